@@ -1,6 +1,6 @@
 """`t0 plan`: estimates the memory and time of a run from flags of `t5_mesh_transformer`.
 
-    t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
+    t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin
     t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
 
 The run is on a TPU slice, or on GPUs with `--engine=torch`. The plan needs no TPU, no checkpoint,
@@ -11,15 +11,12 @@ import argparse
 import json
 import logging
 import math
-import re
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from t0.config import flags as command_flags
 from t0.errors import UserError
-from t0.files.paths import is_remote
 from t0.text_tables import terminal_width, wrap_text
 from t0.torch.memory import GPUS
 
@@ -27,19 +24,12 @@ _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",
     "json": "print one JSON object",
 }
-# Deprecated flags that this release still accepts.
-_OLD_SWITCHES = {
-    "fast": "is now the default",
-    "every_block": "is now part of --exact",
-    "every_slice": "is now part of --exact",
-}
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
 # `--help` shows them.
 _READ = ("engine", "finetune_steps", "checkpoint")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
-_PICTURES = (".png", ".svg", ".pdf")
 # Macros that may be missing here, because a plan reads neither checkpoints nor data.
 _OPTIONAL_MACROS = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
@@ -48,9 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 plan` and those of `t5_mesh_transformer`."""
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
-    for name in _OLD_SWITCHES:
-        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", metavar="FILE", help="plot memory and time (png, svg, pdf)")
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
@@ -91,35 +78,23 @@ class _Word(argparse.Action):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Computes the plan, or the sweep over several plans; prints it and plots it."""
-    for name, text in _OLD_SWITCHES.items():
-        if getattr(args, name):
-            print(f"note: --{name} {text}", file=sys.stderr)
+    """Computes and prints the plan, or the sweep over several plans."""
     flag_values = run_flags(args, "t0 plan", more=_READ)
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":
         return _plan_on_gpus(args, flag_values)
-    if args.output:
-        _check_picture_path(args.output)
     configure_run(flag_values)
     start_step = _bind_steps(flag_values, args.start_step)
-    from t0.mesh import sweep
-    from t0.mesh.plan import PlanOptions, plan_configured_run, plan_text
+    from t0.mesh import plan as planning
 
-    exact = args.exact or args.every_block or args.every_slice
-    options = PlanOptions(exact, args.utilisation, start_step)
+    options = {"exact": args.exact, "utilisation": args.utilisation, "start_step": start_step}
     if args.sweep:
-        rows = sweep.sweep(sweep.parse_axes(args.sweep), options)
-        text = json.dumps(sweep.as_json(rows)) if args.json else _wrapped(sweep.sweep_text(rows))
-        print(text)
+        rows = planning.sweep(planning.parse_axes(args.sweep), **options)
+        print(json.dumps(rows) if args.json else _wrapped(planning.sweep_text(rows)))
         return 0
-    plan = plan_configured_run(options)
+    plan = planning.plan_configured_run(**options)
     lines = _add_cost(plan, args.price, plan["run"].get("core_hours"), "the run", "core")
-    print(json.dumps(plan) if args.json else _wrapped(plan_text(plan), *lines))
-    if args.output:
-        from t0.reports.plan_picture import draw_plan
-
-        draw_plan(plan, args.output)
+    print(json.dumps(plan) if args.json else _wrapped(planning.plan_text(plan), *lines))
     return 0
 
 
@@ -159,30 +134,26 @@ def _add_cost(
     return [f"cost of {work}: {hours * price:,.2f} ({hours:,.1f} {device}-hours at {price:g})"]
 
 
-# Flag that the plans of only one engine read -> this engine. `_NOT_IN_SWEEPS` has the flags that a
-# sweep does not accept, because it only uses formulas.
+# Flag that the plans of only one engine read -> this engine.
 _ENGINE_OF_FLAG = {
-    **dict.fromkeys(
-        ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
-    ),
+    **dict.fromkeys(("sweep", "exact", "start_step"), "mesh"),
     **dict.fromkeys(("gpu", "gpus"), "torch"),
 }
-_NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
 
 
 def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
     """Raises a UserError for a flag that this kind of plan (engine or sweep) does not read."""
     if args.price is not None and not 0 < args.price < math.inf:
         raise UserError(f"--price {args.price:g}: expected the price of an hour, above 0")
-    if args.price is not None and args.sweep:
-        raise UserError("--price cannot be used with --sweep, whose table has core-hours")
-    engine_flags = {name for name in _ENGINE_OF_FLAG if getattr(args, name) not in (None, False)}
-    for name in sorted(engine_flags):
-        if _ENGINE_OF_FLAG[name] != engine:
+    if args.sweep and (args.exact or args.price):
+        raise UserError(
+            f"{'--exact' if args.exact else '--price'} cannot be used with --sweep, which only "
+            "uses formulas, and whose table has core-hours"
+        )
+    for name, other in _ENGINE_OF_FLAG.items():
+        if other != engine and getattr(args, name) not in (None, False):
             kind = "GPUs with PyTorch: add" if engine == "mesh" else "TPUs: remove"
             raise UserError(f"--{name} is for plans of {kind} --engine=torch")
-        if args.sweep and name in _NOT_IN_SWEEPS:
-            raise UserError(f"--{name} cannot be used with --sweep, which only uses formulas")
 
 
 def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
@@ -194,6 +165,7 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
     """
     from t0.compat import gin
     from t0.config.bindings import bound
+    from t0.mesh.plan import step_of_checkpoint
 
     if flag_values.checkpoint:
         gin.bind_parameter("run.init_checkpoint", flag_values.checkpoint)
@@ -206,19 +178,9 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
     if bound("run.mode", "train") != "train":
         raise UserError("--finetune_steps is for training, but run.mode is not 'train'")
     if start_step is None:
-        step_match = re.search(r"ckpt-(\d+)$", str(bound("run.init_checkpoint") or ""))
-        start_step = int(step_match[1]) if step_match else 0
+        start_step = step_of_checkpoint(bound("run.init_checkpoint"))
     gin.bind_parameter("run.train_steps", start_step + flag_values.finetune_steps)
     return start_step
-
-
-def _check_picture_path(path: str) -> None:
-    """Checks that a plot can be written to `path`, before the plan spends minutes on lowering."""
-    target = Path(path)
-    if target.suffix not in _PICTURES:
-        raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")
-    if not is_remote(path) and not target.parent.is_dir():
-        raise UserError(f"--output {path}: the folder {target.parent} does not exist")
 
 
 def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()) -> Any:

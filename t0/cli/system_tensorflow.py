@@ -8,13 +8,13 @@ that were installed with `pip install --user`:
     tensorflow keras tensorboard
 """
 
+import contextlib
 import importlib.metadata
 import sys
 
-VERSION = "2.15.1"
 # Package that was built or released together with TensorFlow -> prefix of the version that fits.
 RELEASES = {
-    "tensorflow": "2.15.",
+    "tensorflow": "2.15.1",
     "tensorflow-text": "2.15.",
     "tensorflow-estimator": "2.15.",
     "tensorflow-io-gcs-filesystem": "",
@@ -25,20 +25,17 @@ RELEASES = {
 
 def main() -> None:
     """Prints the folder and the packages. If TensorFlow does not fit, exits with a message."""
-    distributions: dict[str, tuple[str, str]] = {}
-    for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        distributions.setdefault(name, (distribution.version, str(distribution.locate_file(""))))
-    version, folder = distributions.get("tensorflow", ("none", ""))
-    if version.partition("+")[0] != VERSION:
-        sys.exit(f"found TensorFlow {version} of {sys.executable}")
-    packages = {
-        name: release for name, (release, location) in distributions.items() if location == folder
-    }
+    folders = {}
+    for name, release in RELEASES.items():
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            package = importlib.metadata.distribution(name)
+            if package.version.startswith(release):
+                folders[name] = str(package.locate_file(""))
+    folder = folders.get("tensorflow")
+    if not folder:
+        sys.exit(f"{sys.executable} has no TensorFlow 2.15.1 that is installed for all users")
     print(folder)
-    print(
-        *(n for n, release in RELEASES.items() if n in packages and packages[n].startswith(release))
-    )
+    print(*(name for name in folders if folders[name] == folder))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,6 @@ For a run on this machine:
     compiled           xla_compiled, row_sum: functions that XLA compiles for CPUs
     gather_embedding   embeddings and target log-probabilities by a gather, without one-hot matrices
 
-For a run on a TPU:
-    cloud              facts from this machine, the metadata server and the TPU API
-
 For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: the settings that gin configures for a run on a slice; their checks
@@ -17,8 +14,7 @@ For `t0 plan`, without a TPU:
     memory             peak_memory: the peak memory of a program
     formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
     costs              StepCosts: bytes, FLOPs, collectives, from formulas or a lowered program
-    plan               plan_configured_run: the plan as one JSON object, and as text
-    sweep              many plans, ranked
+    plan               plan_configured_run: the plan as one JSON object; sweep: many plans, ranked
 
 Importing this package imports none of its modules, because most of them need TensorFlow.
 """

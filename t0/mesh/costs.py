@@ -5,7 +5,7 @@
     run = read_pod_run(vocabulary_size=32100)     # after gin has been parsed
     costs = costs_by_formulas(run, model_shape(build_model(run)))
     costs.flops                                   # of one core, for each step
-    costs_by_lowering(run).collectives[0].wire_bytes    # t0 plan --exact
+    costs_by_lowering(run, heads=32).collectives[0].wire_bytes    # t0 plan --exact
 
 "Lowering" means building the program that each core would run. The docstrings give each formula
 with its unit. Times are estimates from a stated peak FLOP/s, utilization and link speed. No number
@@ -17,7 +17,7 @@ import dataclasses
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,22 +27,22 @@ from t0.compat import simd_mesh_impl
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh import formulas
-from t0.mesh.formulas import BIAS_BYTES, LOGITS_BYTES, Share, bias_and_mask_bytes, padded_bytes
+from t0.mesh.formulas import Share, bias_and_mask_bytes
 from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
-from t0.mesh.memory import Peak, peak_memory
+from t0.mesh.memory import peak_memory
 from t0.mesh.pod_run import PodRun
 
 # Published runs of T5- and GPT-sized models on TPU v3 and v4 reach a model FLOPs utilization of 0.3
 # to 0.5 (Chowdhery et al. 2022, table 3: Gopher on v3 0.325, PaLM on v4 0.462).
 DEFAULT_UTILISATION = 0.4
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
-_BIAS_SUMS = ("Cast", "Add", "AddV2")
 _BLOCK = re.compile(r"block_\d+")
 _LOOP = re.compile(r"^while_loop/while/")
 _COUNTED = re.compile(
     r"^(\w+?)_\d+/"
 )  # the prefix of a numbered operation outside the model, such as "to_float_32/"
 _LARGEST = 8  # the number of layers that a plan lists
+_LARGEST_COSTS = ("activation_bytes", "flops", "communicated_bytes")
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
 
 
@@ -71,14 +71,6 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerCost:
-    """The cost of one kind of layer (bytes or FLOPs), summed over all blocks."""
-
-    name: str
-    amount: int
-
-
-@dataclasses.dataclass(frozen=True)
 class StepCosts:
     """The memory, FLOPs and communication of one core in one step.
 
@@ -95,9 +87,8 @@ class StepCosts:
       collectives: the collectives, with one entry for each combination of kind, axes and type.
       tile_bytes: bytes of the position bias and of the mask, which all layers share. Both are
         padded to a TPU's tiles.
-      largest_memory: the layers with the most activation bytes, largest first.
-      largest_flops: the layers with the most FLOPs, largest first.
-      largest_communication: the layers that send the most bytes, largest first.
+      largest: kind of cost -> the names and amounts of the layers with the largest cost, each
+        summed over all blocks, largest first; empty for formulas.
       operations: operation type -> count in the core's lowered program; empty for formulas.
     """
 
@@ -110,9 +101,9 @@ class StepCosts:
     flops: int
     collectives: tuple[Collective, ...]
     tile_bytes: int = 0
-    largest_memory: tuple[LayerCost, ...] = ()
-    largest_flops: tuple[LayerCost, ...] = ()
-    largest_communication: tuple[LayerCost, ...] = ()
+    largest: Mapping[str, list[dict[str, Any]]] = dataclasses.field(
+        default_factory=lambda: {name: [] for name in _LARGEST_COSTS}
+    )
     operations: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -145,37 +136,6 @@ def ring_wire_bytes(kind: str, payload_bytes: int, group_size: int) -> int:
         "permute": 1.0,
     }[kind]
     return round(payload_bytes * share)
-
-
-def _collectives(
-    program: CoreProgram,
-    *,
-    microbatches: int,
-    axes_of_group: Callable[[np.ndarray], tuple[str, ...]],
-) -> tuple[Collective, ...]:
-    """Returns the collectives of a program for one step.
-
-    Args:
-      program: the program of one core.
-      microbatches: the number of iterations of the microbatch loop.
-      axes_of_group: a function that takes the physical core numbers of a group, and returns the
-        mesh axes along which these cores differ.
-    """
-    counts: Counter[tuple[str, tuple[str, ...], int, str]] = Counter()
-    payloads = counts.copy()
-    for step in program.steps:
-        if step.kind in COLLECTIVES:
-            value = program.values[step.inputs[0]]
-            group = np.asarray(step.detail)[0]  # for a permute, the first pair of cores
-            key = (_KINDS[step.kind], axes_of_group(group), group.size, value.dtype)
-            times = microbatches if step.in_loop else 1
-            counts[key] += times
-            payloads[key] += times * value.bytes
-    collectives = [
-        Collective(*key, count, payloads[key], ring_wire_bytes(key[0], payloads[key], key[2]))
-        for key, count in counts.items()
-    ]
-    return tuple(sorted(collectives, key=lambda collective: -collective.wire_bytes))
 
 
 def group_axes(
@@ -301,12 +261,7 @@ def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
         recomputed_bytes=sum(temporary.values()) - temporary["activations"] + recomputed,
         flops=run.microbatches * (3 * products + 2 * lookups if train else products + lookups),
         collectives=_formula_collectives(run, shape, share, weights),
-        tile_bytes=bias_and_mask_bytes(
-            share.rows,
-            (share.inputs, share.targets),
-            share.on_device(shape.heads, "heads"),
-            train=train,
-        ),
+        tile_bytes=_tile_bytes(run, shape.heads),
     )
 
 
@@ -330,8 +285,10 @@ def _formula_collectives(
 
 
 def _all_reduce(run: PodRun, axis: str, count: int, elements: int) -> Collective:
-    size = next(dim.size for dim in run.mesh_shape.dims if dim.name == axis)
-    narrow = run.variable_dtype.activation_dtype.size == 2 and size <= bfloat16_limit()
+    size = run.mesh_shape.get_dim_by_name(axis).size
+    # The size of the largest group in which SimdMeshImpl sums in bfloat16.
+    limit = bound("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)
+    narrow = run.variable_dtype.activation_dtype.size == 2 and size <= limit
     payload = elements * (2 if narrow else 4)
     return Collective(
         kind="all-reduce",
@@ -344,29 +301,34 @@ def _all_reduce(run: PodRun, axis: str, count: int, elements: int) -> Collective
     )
 
 
-def bfloat16_limit() -> int:
-    """Returns the size of the largest group in which SimdMeshImpl sums in bfloat16."""
-    return bound("SimdMeshImpl.allreduce_in_bfloat16_max_group_size", 8)
+def _tile_bytes(run: PodRun, heads: int) -> int:
+    rows = run.batch_sequences // run.replicas // run.microbatches
+    lengths = tuple(run.sequence_length.values())
+    train = run.mode == "train"
+    return bias_and_mask_bytes(rows, lengths, heads // run.split("heads"), train=train)
 
 
-def costs_by_lowering(run: PodRun) -> StepCosts:
-    """Computes the costs of a run from the lowered program of a core."""
+def costs_by_lowering(run: PodRun, heads: int) -> StepCosts:
+    """Computes the costs of a run from the lowered program of a core.
+
+    Args:
+      run: the run on a slice.
+      heads: the number of attention heads; 0 if the model has none.
+    """
     lowered = lower(run)
     program = read_program(lowered.graph, lowered.fetches)
     mesh_impl = lowered.mesh_impl
-    names = [dim.name for dim in run.mesh_shape.dims]
-    sizes = run.mesh_shape.to_integer_list
-
-    def axes_of_group(physical: np.ndarray) -> tuple[str, ...]:
-        return group_axes([mesh_impl.p2l(int(core)) for core in physical], names, sizes)
-
     variables: Counter[bool] = Counter()
     for variable in lowered.lowering.graph.all_variables:
         size = mesh_impl.slice_size(variable.shape) * variable.slice_dtype.size
         variables[variable.trainable] += size
     trainable = lowered.lowering.graph.trainable_variables
     peak, recomputed = (peak_memory(program, recompute=again) for again in (False, True))
-    layer_flops, sent = _by_layer(program, run.microbatches)
+    activations: Counter[str] = Counter()
+    for buffer in peak.live:
+        if buffer.kind == "activations":
+            activations[_common_name(buffer.name)] += buffer.bytes
+    flops, sent, collectives = _walk(program, run, mesh_impl)
     return StepCosts(
         method="lowering",
         parameters=sum(variable.size for variable in trainable),
@@ -374,14 +336,13 @@ def costs_by_lowering(run: PodRun) -> StepCosts:
         optimizer_bytes=variables[False],
         temporary_bytes=peak.by_kind,
         recomputed_bytes=min(peak.bytes, recomputed.bytes),
-        flops=sum(layer_flops.values()),
-        collectives=_collectives(
-            program, microbatches=run.microbatches, axes_of_group=axes_of_group
-        ),
-        tile_bytes=lowered_bias_and_mask_bytes(program, run),
-        largest_memory=_largest(_activations_by_layer(peak)),
-        largest_flops=_largest(layer_flops),
-        largest_communication=_largest(sent),
+        flops=sum(flops.values()),
+        collectives=collectives,
+        tile_bytes=_tile_bytes(run, heads),
+        largest={
+            cost: [{"name": name, "amount": n} for name, n in amounts.most_common(_LARGEST)]
+            for cost, amounts in zip(_LARGEST_COSTS, (activations, flops, sent), strict=True)
+        },
         operations={
             kind: count
             for kind, count in Counter(step.kind for step in program.steps).items()
@@ -390,50 +351,36 @@ def costs_by_lowering(run: PodRun) -> StepCosts:
     )
 
 
-def _by_layer(program: CoreProgram, microbatches: int) -> tuple[Counter[str], Counter[str]]:
-    """Returns the FLOPs and the communicated bytes of each layer, summed over all blocks."""
+def _walk(
+    program: CoreProgram, run: PodRun, mesh_impl: Any
+) -> tuple[Counter[str], Counter[str], tuple[Collective, ...]]:
+    """Returns the FLOPs and sent bytes of each layer, summed over all blocks, and collectives."""
+    names, sizes = run.mesh_shape.dimension_names, run.mesh_shape.to_integer_list
     flops: Counter[str] = Counter()
     sent: Counter[str] = Counter()
+    counts: Counter[tuple[str, tuple[str, ...], int, str]] = Counter()
+    payloads = counts.copy()
     for step in program.steps:
         inputs = [program.values[value] for value in step.inputs]
-        times = microbatches if step.in_loop else 1
+        times = run.microbatches if step.in_loop else 1
         if step.kind == "Einsum":
             amount = einsum_flops(step.detail, [value.shape for value in inputs])
             flops[_common_name(step.name)] += amount * times
         elif step.kind in COLLECTIVES:
-            update = not step.in_loop and microbatches > 1
+            operand, group = inputs[0], np.asarray(step.detail)[0]  # of a permute, the first pair
+            update = not step.in_loop and run.microbatches > 1
             name = "gradients and optimizer, after the microbatches" if update else step.name
-            sent[_common_name(name)] += inputs[0].bytes * times
-    return flops, sent
+            sent[_common_name(name)] += operand.bytes * times
+            axes = group_axes([mesh_impl.p2l(int(core)) for core in group], names, sizes)
+            key = (_KINDS[step.kind], axes, group.size, operand.dtype)
+            counts[key] += times
+            payloads[key] += times * operand.bytes
+    collectives = [
+        Collective(*key, count, payloads[key], ring_wire_bytes(key[0], payloads[key], key[2]))
+        for key, count in counts.items()
+    ]
+    return flops, sent, tuple(sorted(collectives, key=lambda c: -c.wire_bytes))
 
 
 def _common_name(name: str) -> str:
     return _BLOCK.sub("block_*", _COUNTED.sub(r"\1/", _LOOP.sub("", name)))
-
-
-def _activations_by_layer(peak: Peak) -> Counter[str]:
-    amounts: Counter[str] = Counter()
-    for buffer in peak.live:
-        if buffer.kind == "activations":
-            amounts[_common_name(buffer.name)] += buffer.bytes
-    return amounts
-
-
-def _largest(amounts: Counter[str]) -> tuple[LayerCost, ...]:
-    return tuple(LayerCost(*item) for item in amounts.most_common(_LARGEST))
-
-
-def lowered_bias_and_mask_bytes(program: CoreProgram, run: PodRun) -> int:
-    """Returns the bytes of position bias and mask in a lowered program (`StepCosts.tile_bytes`)."""
-    sequences = run.batch_sequences // run.replicas // run.microbatches
-    lengths = set(run.sequence_length.values())
-    biases, sums = [0], [0]
-    for step in program.steps:
-        for shape in (program.values[value].shape for value in step.outputs):
-            if len(shape) != 4 or shape[1] != shape[2] or shape[1] not in lengths:
-                continue
-            if shape[0] == sequences and step.kind in _BIAS_SUMS:
-                sums.append(padded_bytes(shape, LOGITS_BYTES))
-            elif shape[0] == 1 and step.kind == "ExpandDims":
-                biases.append(padded_bytes(shape, BIAS_BYTES))
-    return max(biases) + max(sums)

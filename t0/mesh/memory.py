@@ -54,7 +54,7 @@ _VARIABLES = {"ReadVariableOp", "VariableV2", "VarHandleOp"}
 _RESIDENT = _VARIABLES | {"Const", "Placeholder", "TPUReplicatedInput"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Buffer:
     """The memory of one value: its name, size and kind, and the first and last step of its life."""
 
@@ -74,13 +74,11 @@ class Peak:
       by_kind: the same bytes by kind: "weight copies" (weights in the type of the activations),
         "gradients" (sums over microbatches, or the values that the optimizer reads), "activations".
       live: the live values at that moment, largest first.
-      step: the name of the operation at that moment.
     """
 
     bytes: int
     by_kind: Mapping[str, int]
     live: tuple[Buffer, ...]
-    step: str
 
 
 def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
@@ -93,8 +91,7 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
         reductions are stored.
     """
     order = _move_sinks_early(program)
-    liveness = _Liveness(program, order, recompute=recompute)
-    buffers = liveness.buffers()
+    buffers = _Liveness(program, order, recompute=recompute).buffers()
     changes = [0] * (len(order) + 2)
     for buffer in buffers:
         changes[buffer.born] += buffer.bytes
@@ -106,8 +103,7 @@ def peak_memory(program: CoreProgram, *, recompute: bool = False) -> Peak:
     for buffer in live:
         by_kind[buffer.kind] += buffer.bytes
     live.sort(key=lambda buffer: -buffer.bytes)
-    name = order[moment].name if moment < len(order) else ""
-    return Peak(sizes[moment], by_kind, tuple(live), name)
+    return Peak(sizes[moment], by_kind, tuple(live))
 
 
 def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
@@ -134,24 +130,19 @@ def _move_sinks_early(program: CoreProgram) -> list[ProgramStep]:
 
 
 def _feeding_only_sinks(program: CoreProgram) -> list[bool]:
-    readers = _readers(program.steps)
+    """Returns, for each step, whether only updates of variables depend on its results."""
     result = [False] * len(program.steps)
-    for position in range(len(program.steps) - 1, -1, -1):
-        step = program.steps[position]
+    read: set[int] = set()
+    read_by_others: set[int] = set()
+    for position, step in reversed([*enumerate(program.steps)]):
         if step.kind in _SINKS:
             result[position] = True
-        elif step.kind not in _PRODUCTS:
-            users = [user for value in step.outputs for user in readers.get(value, ())]
-            result[position] = bool(users) and all(u > position and result[u] for u in users)
+        elif step.kind not in _PRODUCTS and not read.isdisjoint(step.outputs):
+            result[position] = read_by_others.isdisjoint(step.outputs)
+        read.update(step.inputs)
+        if not result[position]:
+            read_by_others.update(step.inputs)
     return result
-
-
-def _readers(steps: Sequence[ProgramStep]) -> dict[int, list[int]]:
-    readers: dict[int, list[int]] = {}
-    for position, step in enumerate(steps):
-        for value in step.inputs:
-            readers.setdefault(value, []).append(position)
-    return readers
 
 
 class _Liveness:
@@ -168,10 +159,9 @@ class _Liveness:
         self._values = program.values
         self._order = order
         self._recompute = recompute
-        self._transient: list[tuple[int, int]] = []
-        self._origin = list(range(len(program.values)))
-        self._uses = [0] * len(program.values)
-        self._resolve_views()
+        self._stored: dict[int, Buffer] = {}
+        # (step, size) -> the value of a fused operation, recomputed only for this step.
+        self._transient: dict[tuple[int, int], Buffer] = {}
         self._resident: set[int] = set()
         self._weights: set[int] = set()
         # `_constants` has the values that depend only on constants. If several of them have the
@@ -180,12 +170,15 @@ class _Liveness:
         self._constants: set[int] = set()
         self._shared: dict[ProgramValue, int] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
-        self._born: dict[int, int] = {}
-        self._dies: dict[int, int] = {}
-        self._name: dict[int, str] = {}
-        self._kind: dict[int, str] = {}
-        loops = [position for position, step in enumerate(order) if step.in_loop]
-        self._loop_end = loops[-1] if loops else -1
+        self._origin = list(range(len(program.values)))
+        self._uses = [0] * len(program.values)
+        for step in order:
+            for value in () if _is_view(step) else step.inputs:
+                self._uses[self._origin[value]] += 1
+            for value in step.outputs if _is_view(step) else ():
+                self._origin[value] = self._origin[step.inputs[0]]
+        loops = (position for position, step in enumerate(order) if step.in_loop)
+        self._loop_end = max(loops, default=-1)
         assigns = (i for i, step in enumerate(order) if step.kind in _ASSIGNMENTS)
         self._update = next(assigns, len(order))
 
@@ -193,37 +186,11 @@ class _Liveness:
         """Returns every buffer that the program fills."""
         for position, step in enumerate(self._order):
             self._visit(position, step)
-        stored = [
-            Buffer(
-                self._name[key],
-                self._values[key].bytes,
-                self._final_kind(key),
-                born,
-                max(born, self._dies[key]),
-            )
-            for key, born in self._born.items()
-            if self._values[key].bytes
-        ]
-        transient = {
-            Buffer(self._order[at].name, self._values[value].bytes, "activations", at, at)
-            for value, at in self._transient
-        }
-        return stored + list(transient)
-
-    def _resolve_views(self) -> None:
-        origin = self._origin
-        for step in self._order:
-            if _is_view(step):
-                for value in step.outputs:
-                    origin[value] = origin[step.inputs[0]]
-            else:
-                for value in step.inputs:
-                    self._uses[origin[value]] += 1
-
-    def _final_kind(self, key: int) -> str:
-        kind = self._kind[key]
-        lives_into_update = self._born[key] < self._update <= self._dies[key]
-        return "gradients" if kind == "activations" and lives_into_update else kind
+        for buffer in self._stored.values():
+            if buffer.kind == "activations" and buffer.born < self._update <= buffer.dies:
+                buffer.kind = "gradients"
+        stored = [buffer for buffer in self._stored.values() if buffer.bytes]
+        return stored + list(self._transient.values())
 
     def _visit(self, position: int, step: ProgramStep) -> None:
         inputs = [self._origin[value] for value in step.inputs]
@@ -235,33 +202,23 @@ class _Liveness:
             elif kind == "Const":
                 self._constants.update(step.outputs)
         elif _is_view(step):
-            if kind == "Enter":
-                self._capture(inputs[0], position)
-        elif kind in _SINKS:
-            for value in inputs:
-                self._read(value, position)
-        elif kind == "Enter":
-            self._read(inputs[0], position)
-            self._make(step, position, kind="gradients")
-            self._dies[step.outputs[0]] = self._loop_end
+            if kind == "Enter":  # a microbatch loop reads the value from outside in every iteration
+                self._keep(inputs[0], position)
+                if inputs[0] in self._stored:
+                    self._extend(inputs[0], self._loop_end)
         elif kind in _FUSED:
             self._fuse(step, inputs, position)
         else:
+            reads_fused = kind in _SINKS or kind in _REDUCTIONS or kind == "Enter"
             for value in inputs:
-                use = self._read if kind in _REDUCTIONS else self._keep
-                use(value, position)
-            self._make(step, position)
-
-    def _capture(self, value: int, position: int) -> None:
-        """Records that a microbatch loop reads `value` from outside in every iteration."""
-        self._keep(value, position)
-        if value in self._born:
-            self._dies[value] = max(self._dies[value], self._loop_end)
+                (self._read if reads_fused else self._keep)(value, position)
+            for value in () if kind in _SINKS else step.outputs:
+                self._store(value, position, "gradients" if kind == "Enter" else "activations")
+                if kind == "Enter":
+                    self._extend(value, self._loop_end)
 
     def _fuse(self, step: ProgramStep, inputs: Sequence[int], position: int) -> None:
-        sources: dict[int, None] = {}
-        for value in inputs:
-            sources.update(dict.fromkeys(self._buffers_of(value)))
+        sources = dict.fromkeys(key for value in inputs for key in self._buffers_of(value))
         large = [value for value in inputs if self._values[value].shape]
         of_weights = bool(large) and all(value in self._weights for value in large)
         source_bytes = sum(self._values[key].bytes for key in sources)
@@ -280,11 +237,14 @@ class _Liveness:
 
     def _buffers_of(self, value: int) -> tuple[int, ...]:
         """Returns the buffers from which `value` is read or recomputed."""
-        return (value,) if value in self._born else self._sources.get(value, ())
+        return (value,) if value in self._stored else self._sources.get(value, ())
 
     def _read(self, value: int, position: int) -> None:
         for key in self._buffers_of(value):
-            self._dies[key] = max(self._dies[key], position)
+            self._extend(key, position)
+
+    def _extend(self, key: int, position: int) -> None:
+        self._stored[key].dies = max(self._stored[key].dies, position)
 
     def _keep(self, value: int, position: int) -> None:
         """Stores `value` in memory, for an operation that reads it but cannot recompute it."""
@@ -292,21 +252,21 @@ class _Liveness:
             # Position buckets and masks are the same in every layer, so XLA stores each only once.
             value = self._shared.setdefault(self._values[value], value)
         self._read(value, position)
-        if value in self._born or value in self._resident:
+        if value in self._stored or value in self._resident:
             return
-        if self._recompute and self._order[position].kind != "Enter":
-            self._transient.append((value, position))
+        step = self._order[position]
+        if self._recompute and step.kind != "Enter":
+            size = self._values[value].bytes
+            self._transient[position, size] = Buffer(
+                step.name, size, "activations", position, position
+            )
             return
         kind = "weight copies" if value in self._weights else "activations"
-        self._born[value] = self._dies[value] = position
-        self._name[value] = self._order[position].name
-        self._kind[value] = kind
+        self._store(value, position, kind)
 
-    def _make(self, step: ProgramStep, position: int, kind: str = "activations") -> None:
-        for value in step.outputs:
-            self._born[value] = self._dies[value] = position
-            self._name[value] = step.name
-            self._kind[value] = kind
+    def _store(self, value: int, position: int, kind: str) -> None:
+        name, size = self._order[position].name, self._values[value].bytes
+        self._stored[value] = Buffer(name, size, kind, position, position)
 
 
 def _is_view(step: ProgramStep) -> bool:

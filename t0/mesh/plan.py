@@ -1,29 +1,36 @@
 """Plans a run on a TPU slice: the memory of each core, whether it fits, and the time of a step.
 
-    plan = plan_configured_run(PlanOptions())      # after gin has been parsed
+    plan = plan_configured_run()                   # after gin has been parsed
     plan["verdict"]["word"]                        # "fits"
     plan["per_core_bytes"]["total"]
     print(plan_text(plan))                         # fits on a screen
+
+    rows = sweep(parse_axes(["tpu=v3-128,v3-256", "model_parallelism=4,8"]))
+    print(sweep_text(rows))
 
 A plan is one JSON object. Its bytes and FLOPs follow from the configuration. Only the bytes of
 activations are an estimate. With --exact, `t0.mesh.memory` makes this estimate. Otherwise,
 `t0.mesh.formulas` makes it. Times follow from stated assumptions: a utilization of the peak FLOP/s,
 links at full speed, and no overlap of computation and communication. If a run cannot work, planning
-ends with an error before the program of a core is built. `t0.reports.plan_picture` draws a plan.
+ends with an error before the program of a core is built.
+
+In a sweep, each combination of slice, model parallelism and batch is bound in gin and planned with
+formulas. If a combination cannot work, its row contains the reason.
 """
 
 import dataclasses
+import itertools
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0.errors import UserError
+from t0.compat import gin
+from t0.errors import UserError, unknown_name
 from t0.mesh.costs import (
     DEFAULT_UTILISATION,
-    Collective,
     StepCosts,
     costs_by_formulas,
     costs_by_lowering,
@@ -58,74 +65,70 @@ _KINDS = {
     "total_recomputed": "total, element-wise values recomputed",
     "usable": "usable",
 }
+# Name of an axis of a sweep -> the gin parameter that it sets.
+AXES = {
+    "tpu": "tpu_mesh_shape.tpu_topology",
+    "model_parallelism": "tpu_mesh_shape.model_parallelism",
+    "tokens_per_microbatch": "serialize_num_microbatches.tokens_per_microbatch_per_replica",
+    "tokens_per_batch": "run.batch_size",
+    "sequences_per_batch": "run.batch_size",
+}
+_RANKS = (FITS, RECOMPUTES, TOO_LARGE)
+_ORDER = (
+    "ranked: runs that fit, then runs that fit if XLA recomputes values (the column\n"
+    "'recomputed', GiB), then the others; within each group by the run's hours, or by the\n"
+    "seconds for each sequence if the number of steps is not set"
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class PlanOptions:
-    """The options of a plan.
+def plan_configured_run(
+    *, exact: bool = False, utilisation: float = DEFAULT_UTILISATION, start_step: int | None = None
+) -> dict[str, Any]:
+    """Returns the plan of the run that gin configures.
 
-    Attributes:
+    Args:
       exact: whether to build the program of a core from the whole model, which takes minutes,
         instead of planning with formulas.
       utilisation: the fraction of the peak FLOP/s that matrix products reach.
-      start_step: the step from which the run continues; by default the step in the name of
-        run.init_checkpoint, or 0 if run.init_checkpoint is not set.
-    """
-
-    exact: bool = False
-    utilisation: float = DEFAULT_UTILISATION
-    start_step: int | None = None
-
-
-def plan_configured_run(options: PlanOptions) -> dict[str, Any]:
-    """Returns the plan of the run that gin configures.
+      start_step: the step from which the run continues; by default the step of
+        run.init_checkpoint.
 
     Raises:
       UserError: if the run cannot work. It is raised before the program of a core is built.
     """
-    if not 0 < options.utilisation <= 1:
-        raise UserError(f"--utilisation {options.utilisation}: wanted a share, above 0 and up to 1")
+    if not 0 < utilisation <= 1:
+        raise UserError(f"--utilisation {utilisation}: wanted a share, above 0 and up to 1")
     size, source = configured_vocabulary_size()
     run = read_pod_run(vocabulary_size=size)
     model = build_model(run)
     dimensions = model_dimensions(model)
     check_model(run, dimensions)
-    if options.exact:
+    if exact:
         print("lowering the program of a core takes up to minutes", file=sys.stderr)
-        costs = costs_by_lowering(run)
+        costs = costs_by_lowering(run, dimensions.get("heads", 0))
     else:
         costs = costs_by_formulas(run, model_shape(model))
-    assumed = dataclasses.replace(options, start_step=_start_step(run, options))
-    return _plan(run, costs, assumed, vocabulary=source, dimensions=dimensions)
-
-
-def _start_step(run: PodRun, options: PlanOptions) -> int:
-    if options.start_step is not None:
-        return options.start_step
-    match = _STEP.search(run.init_checkpoint or "")
-    return int(match[1]) if match else 0
-
-
-def _plan(
-    run: PodRun,
-    costs: StepCosts,
-    options: PlanOptions,
-    *,
-    vocabulary: str,
-    dimensions: Mapping[str, int],
-) -> dict[str, Any]:
     memory = _memory(run, costs)
     rings_by_axis = count_rings_by_axis(run)
-    collectives = [_collective(c, run, rings_by_axis) for c in costs.collectives]
-    time = _time(run, costs, options, collectives)
+    collectives = _collectives(run, costs, rings_by_axis)
+    time = _time(run, costs, utilisation, collectives)
+    if start_step is None:
+        start_step = step_of_checkpoint(run.init_checkpoint)
     return {
         "schema": 1,
         "method": costs.method,
         "mode": run.mode,
-        "topology": _topology(run),
+        "topology": {
+            "name": run.slice_.name,
+            "chips": list(run.slice_.chips),
+            "cores": run.slice_.cores,
+            "hosts": run.slice_.hosts,
+            "hbm_bytes_per_core": run.slice_.generation.hbm_bytes,
+            "usable_bytes_per_core": run.slice_.usable_bytes,
+        },
         "mesh": _mesh(run, rings_by_axis, dimensions),
         "batch": _batch(run),
-        "vocabulary": {"size": run.vocabulary_size, "source": vocabulary},
+        "vocabulary": {"size": size, "source": source},
         "parameters": costs.parameters,
         "per_core_bytes": memory,
         "activations_method": _METHODS[costs.method],
@@ -133,26 +136,16 @@ def _plan(
         "flops": {"per_core_per_step": costs.flops, "per_step": costs.flops * run.slice_.cores},
         "collectives": collectives,
         "time": time,
-        "run": _remaining_steps(run, options, time["step_seconds"]),
-        "longest_poles": {
-            "activation_bytes": [dataclasses.asdict(p) for p in costs.largest_memory],
-            "flops": [dataclasses.asdict(p) for p in costs.largest_flops],
-            "communicated_bytes": [dataclasses.asdict(p) for p in costs.largest_communication],
-        },
+        "run": _remaining_steps(run, start_step, time["step_seconds"]),
+        "longest_poles": costs.largest,
         "operations": dict(costs.operations),
     }
 
 
-def _topology(run: PodRun) -> dict[str, Any]:
-    slice_ = run.slice_
-    return {
-        "name": slice_.name,
-        "chips": list(slice_.chips),
-        "cores": slice_.cores,
-        "hosts": slice_.hosts,
-        "hbm_bytes_per_core": slice_.generation.hbm_bytes,
-        "usable_bytes_per_core": slice_.usable_bytes,
-    }
+def step_of_checkpoint(checkpoint: str | None) -> int:
+    """Returns the step in a checkpoint's name, such as 5 in "model.ckpt-5"; 0 if it has none."""
+    match = _STEP.search(checkpoint or "")
+    return int(match[1]) if match else 0
 
 
 def _mesh(
@@ -243,24 +236,24 @@ def count_rings_by_axis(run: PodRun) -> dict[str, float]:
     }
 
 
-def _collective(
-    collective: Collective, run: PodRun, rings_by_axis: dict[str, float]
-) -> dict[str, Any]:
-    busiest = max((rings_by_axis.get(axis, 1.0) for axis in collective.axes), default=1.0)
+def _collectives(
+    run: PodRun, costs: StepCosts, rings_by_axis: dict[str, float]
+) -> list[dict[str, Any]]:
     # A ring uses a link in both directions.
     speed = 2 * run.slice_.generation.link_bytes_per_second
-    return {
-        **dataclasses.asdict(collective),
-        "axes": list(collective.axes),
-        "seconds": collective.wire_bytes * busiest / speed,
-    }
+    rows = []
+    for collective in costs.collectives:
+        busiest = max((rings_by_axis.get(axis, 1.0) for axis in collective.axes), default=1.0)
+        row = {**dataclasses.asdict(collective), "axes": list(collective.axes)}
+        rows.append({**row, "seconds": collective.wire_bytes * busiest / speed})
+    return rows
 
 
 def _time(
-    run: PodRun, costs: StepCosts, options: PlanOptions, collectives: list[dict[str, Any]]
+    run: PodRun, costs: StepCosts, utilisation: float, collectives: list[dict[str, Any]]
 ) -> dict[str, Any]:
     generation = run.slice_.generation
-    compute = costs.flops / (generation.peak_flops * options.utilisation)
+    compute = costs.flops / (generation.peak_flops * utilisation)
     by_axis: dict[str, float] = {}
     for collective in collectives:
         axes = "+".join(collective["axes"]) or "none"
@@ -276,18 +269,18 @@ def _time(
         "tokens_per_second": run.tokens_of_batch / step,
         "sequences_per_second": run.batch_sequences / step,
         "peak_flops_per_core": generation.peak_flops,
-        "utilisation": options.utilisation,
+        "utilisation": utilisation,
         "link_bytes_per_second": generation.link_bytes_per_second,
     }
 
 
-def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> dict[str, Any]:
+def _remaining_steps(run: PodRun, start_step: int, step_seconds: float) -> dict[str, Any]:
     if run.mode != "train":
         return {}
-    steps = max(0, run.train_steps - options.start_step)
+    steps = max(0, run.train_steps - start_step)
     hours = steps * step_seconds / 3600
     return {
-        "start_step": options.start_step,
+        "start_step": start_step,
         "train_steps": run.train_steps,
         "steps": steps,
         "tokens": steps * run.tokens_of_batch,
@@ -298,7 +291,7 @@ def _remaining_steps(run: PodRun, options: PlanOptions, step_seconds: float) -> 
 
 def plan_text(plan: dict[str, Any]) -> str:
     """Returns the text of a plan for a terminal, on about one screen."""
-    sections = (_placement, _memory_lines, _collectives, _times, _largest_costs)
+    sections = (_placement, _memory_lines, _collective_lines, _times, _largest_costs)
     return "\n".join(line for section in sections for line in section(plan))
 
 
@@ -311,8 +304,6 @@ def _placement(plan: dict[str, Any]) -> Iterator[str]:
         f"(by {plan['method']})"
     )
     shape = ", ".join(f"{name} {size}" for name, size in mesh["shape"].items()) or "one core"
-    order = mesh["logical_to_physical"]
-    start = ", ".join(map(str, order[:8])) + (", ..." if len(order) > 8 else "")
     layout = ", ".join(
         f"{name} {split['size']:,}"
         + (f" over {split['axis']}: {split['per_core']:,} a core" if split["axis"] else " whole")
@@ -320,7 +311,6 @@ def _placement(plan: dict[str, Any]) -> Iterator[str]:
     )
     yield f"mesh: {shape}"
     yield f"layout: {layout}"
-    yield f"logical core -> physical core (in the order z, y, x, core of chip): {start}"
     lengths = " + ".join(f"{n} {name}" for name, n in batch["sequence_length"].items())
     yield (
         f"batch: {batch['sequences']:,} sequences of {lengths} = {batch['tokens']:,} tokens "
@@ -347,7 +337,7 @@ def _memory_lines(plan: dict[str, Any]) -> Iterator[str]:
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
 
 
-def _collectives(plan: dict[str, Any]) -> Iterator[str]:
+def _collective_lines(plan: dict[str, Any]) -> Iterator[str]:
     columns = ("collectives of a core, for each step", "axes", "cores", "type", "count")
     columns += ("operand bytes", "sent bytes", "seconds")
     rows = [
@@ -389,8 +379,6 @@ def _times(plan: dict[str, Any]) -> Iterator[str]:
             f"run: steps {run['start_step']:,} to {run['train_steps']:,} = {run['steps']:,} steps, "
             f"{run['tokens']:,} tokens: {run['hours']:.1f} h, {run['core_hours']:,.0f} core-hours"
         )
-        if not run["start_step"] and run["steps"] > 1_000_000:
-            yield "  counted from step 0; a run that continues a checkpoint: --start_step=N"
 
 
 def _largest_costs(plan: dict[str, Any]) -> Iterator[str]:
@@ -406,3 +394,91 @@ def _largest_costs(plan: dict[str, Any]) -> Iterator[str]:
             yield f"{title}, by layer (all blocks together)"
         for layer in layers:
             yield f"  {layer['amount']:>20,} {unit}  {layer['name']}"
+
+
+def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
+    """Parses the values of each axis of a sweep from words such as "tpu=v3-128,v3-256".
+
+    Raises:
+      UserError: if an axis is unknown, or if an axis needs numbers but a value is not a number.
+    """
+    axes: dict[str, list[Any]] = {}
+    for word in words:
+        name, _, values = word.partition("=")
+        if name not in AXES:
+            raise unknown_name("axis of --sweep", name, AXES, f"Known: {', '.join(AXES)}")
+        numbers = name != "tpu"
+        if not all(value and (value.isdigit() or not numbers) for value in values.split(",")):
+            kind = "whole numbers" if numbers else "names of slices"
+            raise UserError(f"--sweep {word}: wanted {name}=VALUE,VALUE,... with {kind}")
+        axes.setdefault(name, []).extend(map(int if numbers else str, values.split(",")))
+    if {"tokens_per_batch", "sequences_per_batch"} <= axes.keys():
+        raise UserError("--sweep takes one of tokens_per_batch and sequences_per_batch")
+    return axes
+
+
+def sweep(axes: Mapping[str, Sequence[Any]], **options: Any) -> list[dict[str, Any]]:
+    """Uses formulas to plan a run for every combination of values, and ranks the combinations.
+
+    Args:
+      axes: name of an axis -> its values.
+      **options: the options of every plan, see `plan_configured_run`.
+
+    Returns:
+      a record of each combination, from best to worst: its values, `plan` (None if the combination
+      cannot work) and `problem` (the reason, else "").
+    """
+    rows = []
+    for combination in itertools.product(*axes.values()):
+        values = dict(zip(axes, combination, strict=True))
+        for name, value in values.items():
+            pair = name.endswith("_per_batch")
+            gin.bind_parameter(AXES[name], (name, value) if pair else value)
+        try:
+            rows.append({**values, "plan": plan_configured_run(**options), "problem": ""})
+        except UserError as error:
+            rows.append({**values, "plan": None, "problem": str(error)})
+    return sorted(rows, key=_rank)
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Returns the sort key: first whether the run fits, then its time, then the number of cores."""
+    plan = row["plan"]
+    if plan is None:
+        return (len(_RANKS),)
+    time = plan["run"].get("hours") or 1 / plan["time"]["sequences_per_second"]
+    return (_RANKS.index(plan["verdict"]["word"]), time, plan["topology"]["cores"])
+
+
+def sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a table of ranked combinations, followed by a line that names the best one."""
+    names = [name for name in AXES if name in rows[0]]
+    header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
+    planned = [_cells(row, names) for row in rows if row["plan"]]
+    lines = [*table_lines(header, planned, width=terminal_width())] if planned else []
+    for row in rows:
+        if not row["plan"]:
+            lines.append(f"{_describe(row)}: impossible: {row['problem']}")
+    best = "best: none fits"
+    if rows[0]["plan"] and rows[0]["plan"]["verdict"]["word"] != TOO_LARGE:
+        reason = rows[0]["plan"]["verdict"]["reason"]
+        best = f"best: {_describe(rows[0])}: the shortest run of those that fit, {reason}"
+    return "\n".join([*lines, "", _ORDER, best])
+
+
+def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    plan, run = row["plan"], row["plan"]["run"]
+    return [
+        *(str(row[name]) for name in names),
+        plan["verdict"]["word"],
+        gib(plan["per_core_bytes"]["total"]),
+        gib(plan["per_core_bytes"]["total_recomputed"]),
+        f"{plan['time']['step_seconds']:.3f}",
+        plan["time"]["bound_by"],
+        f"{run['hours']:.1f}" if run else "-",
+        f"{run['core_hours']:,.0f}" if run else "-",
+    ]
+
+
+def _describe(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={row[name]}" for name in row if name in AXES)

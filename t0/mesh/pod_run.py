@@ -136,7 +136,13 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
             "t0.adapter is set, and only the PyTorch engine trains adapters. For a plan on GPUs, "
             "add --engine=torch --gpu=NAME. For a TPU, leave out the adapter"
         )
-    slice_ = _slice()
+    name = bound("tpu_mesh_shape.tpu_topology")
+    if not name:
+        raise UserError(
+            "no TPU slice is configured, and a plan needs one. Name it: --gin_file="
+            "mesh/v3-8.gin, or --gin_param=\"utils.tpu_mesh_shape.tpu_topology = 'v3-8'\""
+        )
+    slice_ = topology(name)
     shape = _mesh_shape(slice_)
     layout = mtf.convert_to_layout_rules(_run_parameter("layout_rules"))
     lengths = _lengths(_run_parameter("sequence_length"))
@@ -152,7 +158,7 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
         layout_rules=layout,
         sequence_length=lengths,
         batch_sequences=sequences,
-        microbatches=_microbatches(mode, sequences, lengths, shape, layout),
+        microbatches=_microbatches(sequences, lengths, shape, layout) if mode == "train" else 1,
         vocabulary_size=vocabulary_size,
         train_steps=steps if isinstance(steps, int) else steps(sequences, lengths),
         init_checkpoint=_run_parameter("init_checkpoint"),
@@ -165,27 +171,11 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
     )
 
 
-def _slice() -> Topology:
-    name = bound("tpu_mesh_shape.tpu_topology")
-    if not name:
-        raise UserError(
-            "no TPU slice is configured, and a plan needs one. Name it: --gin_file="
-            "mesh/v3-8.gin, or --gin_param=\"utils.tpu_mesh_shape.tpu_topology = 'v3-8'\""
-        )
-    return topology(name)
-
-
 def _mesh_shape(slice_: Topology) -> mtf.Shape:
     parallelism = bound("tpu_mesh_shape.model_parallelism", 1)
-    if isinstance(parallelism, int) and (parallelism < 1 or slice_.cores % parallelism):
-        raise UserError(
-            f"tpu_mesh_shape.model_parallelism = {parallelism} does not divide the "
-            f"{slice_.cores} cores of {slice_.name}. These do: "
-            f"{_format_numbers(divisors(slice_.cores))}"
-        )
     try:
         value = _run_parameter("mesh_shape")
-    except ValueError as error:
+    except (ValueError, ZeroDivisionError) as error:
         raise UserError(
             f"tpu_mesh_shape.model_parallelism = {parallelism!r} does not multiply to the "
             f"{slice_.cores} cores of {slice_.name}"
@@ -196,9 +186,10 @@ def _mesh_shape(slice_: Topology) -> mtf.Shape:
     if shape.size != slice_.cores:
         raise UserError(
             f"the mesh {describe_shape(shape)} has {shape.size} cores, but {slice_.name} has "
-            f"{slice_.cores}. run.mesh_shape belongs to another pod, as in an operative config. "
-            "Set run.mesh_shape = @mesh_tensorflow.transformer.utils.tpu_mesh_shape() after it, "
-            "and tpu_mesh_shape.tpu_topology and .model_parallelism"
+            f"{slice_.cores}. tpu_mesh_shape.model_parallelism = {parallelism!r} must be one of "
+            f"{divisors(slice_.cores)}. If run.mesh_shape belongs to another pod, as in an "
+            "operative config, set run.mesh_shape = "
+            "@mesh_tensorflow.transformer.utils.tpu_mesh_shape() after it"
         )
     return shape
 
@@ -217,23 +208,14 @@ def divisors(*numbers: int) -> list[int]:
     return [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
 
 
-def _format_numbers(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers))
-
-
-def transformers_of(model: Any) -> list[Any]:
-    """Returns a model's encoder and decoder, or the model itself if it is a single stack."""
-    stacks = (getattr(model, "encoder", None), getattr(model, "decoder", None))
-    return [stack for stack in stacks if stack] or [model]
-
-
 def model_dimensions(model: Any) -> dict[str, int]:
     """Returns the sizes of the model's dimensions that a layout can split.
 
     If layers differ in a dimension, the size is that of the first layer.
     """
     sizes: dict[str, int] = {}
-    for stack in transformers_of(model):
+    stacks = (getattr(model, "encoder", None), getattr(model, "decoder", None))
+    for stack in [stack for stack in stacks if stack] or [model]:
         sizes.setdefault("d_model", stack.model_dim.size)
         if stack.output_vocab_dim:
             sizes.setdefault("vocab", stack.output_vocab_dim.size)
@@ -258,20 +240,12 @@ def check_model(run: PodRun, sizes: Mapping[str, int]) -> None:
     wrong = [name for name, size in sizes.items() if size % run.split(name)]
     if not wrong:
         return
-    ways = run.split(wrong[0])
     split = [size for name, size in sizes.items() if run.split(name) > 1]
-    fitting = divisors(run.slice_.cores, *split)
-    problems = "; ".join(
-        f"{name} = {sizes[name]} does not divide by {run.split(name)}, only by "
-        f"{_format_numbers(divisors(sizes[name]))}"
-        if len(divisors(sizes[name])) <= 20
-        else f"{name} = {sizes[name]} does not divide by {run.split(name)}"
-        for name in wrong
-    )
+    problems = [f"{name} = {sizes[name]} does not divide by {run.split(name)}" for name in wrong]
     raise UserError(
-        f"the mesh {describe_shape(run.mesh_shape)} splits {', '.join(wrong)} {ways} ways: "
-        f"{problems}. Values of tpu_mesh_shape.model_parallelism that divide every split dimension "
-        f"and {run.slice_.name}: {_format_numbers(fitting)}"
+        f"the mesh {describe_shape(run.mesh_shape)} cannot split the model: {'; '.join(problems)}. "
+        "Values of tpu_mesh_shape.model_parallelism that divide every split dimension and "
+        f"{run.slice_.name}: {divisors(run.slice_.cores, *split)}"
     )
 
 
@@ -286,11 +260,7 @@ def _lengths(value: Any) -> Mapping[str, int]:
     return value
 
 
-def _microbatches(
-    mode: str, sequences: int, lengths: Mapping[str, int], shape: mtf.Shape, layout: Any
-) -> int:
-    if mode != "train":
-        return 1
+def _microbatches(sequences: int, lengths: Mapping[str, int], shape: mtf.Shape, layout: Any) -> int:
     outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
     dim = mtf.Dimension("batch", sequences // outer)
     return mesh_utils.serialize_num_microbatches(dim, lengths, shape, layout)

@@ -1,44 +1,35 @@
-"""Reads the batches that each core of a TPU slice would get, from random tokens or a mixture.
+"""Provides the batches of a rehearsal: random tokens, or the batches of the run's mixture.
 
-    with open_batches(run, random_input(run)) as batches:
-        cores = next(batches)          # a batch for each physical core
-        cores[0]["inputs"]             # int32 [sequences, length]
+    batch = next(random_batches(run))      # parse gin first
+    batch["inputs"]                        # int32 [sequences, length]
+
+    with open_mixture(check_mixture(flags)) as batches:
+        next(batches)
 
 Mesh TensorFlow feeds a pod in mode `BROADCAST`. The first host calls the input function, and sends
-the global batch to every core. Each core selects its rows according to the layout. TPUEstimator
-creates one operation per core that enqueues the batch. This module reads the inputs of these
-operations instead of running them. So a core gets exactly the batch that its host would enqueue for
-it.
+the global batch to every core. Each core selects its rows according to the layout. So every core of
+a rehearsal gets the same batch.
 
-The batches may also come from the run's own mixture. If the mixture's tasks are cached, the batches
-are written as a stream, and read with the operations that a TPU's hosts run
-(`t0.feeding.stream_dataset`). If the tasks are not cached, the input function of Mesh TensorFlow's
-`run` reads the mixture. It uses T5's dataset function and packing, and repeats and batches the data
-as in `t0/training/estimator.py`. Nothing is read from the model directory.
+The batches of the mixture come from the input function that Mesh TensorFlow's `run` passes to
+TPUEstimator. It uses T5's dataset function and packing, and repeats and batches the data as in
+`t0/training/estimator.py`. Nothing is read from the model directory.
 """
 
 import contextlib
 import sys
 import tempfile
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_utils, seqio, t5_mesh, tpu_estimator
+from t0.compat import mesh_utils, seqio, t5_mesh
 from t0.compat import tf1 as tf
-from t0.config.bindings import bound
 from t0.errors import UserError, original
-from t0.feeding import batch_stream, manifest, opening
-from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
-from t0.mesh.topology import Topology, device_assignment
 from t0.run import host_pipeline, modes, preflight
 
 Batch = Mapping[str, np.ndarray]
-InputFunction = Callable[[Any], Any]
-_ENQUEUE = "InfeedEnqueueTuple"
 _EOS = 1
 _FIRST_PIECE = 2  # the lowest id that is a token; ids 0 and 1 are padding and EOS
 _EXAMPLES = 2
@@ -47,126 +38,7 @@ _TPU = "rehearsed"
 _PLACES = dict.fromkeys(("tpu_job_name", "gcp_project", "tpu_zone"))
 
 
-def random_input(run: PodRun) -> InputFunction:
-    """Returns an input function that yields random tokens, for a rehearsal without data."""
-    shapes = {name: value.shape for name, value in next(random_batches(run)).items()}
-
-    def input_fn(params: Any) -> tf.data.Dataset:
-        del params
-        return tf.data.Dataset.from_generator(
-            lambda: random_batches(run), dict.fromkeys(shapes, tf.int32), shapes
-        )
-
-    return input_fn
-
-
-@contextlib.contextmanager
-def open_batches(run: PodRun, input_fn: InputFunction) -> Iterator[Iterator[tuple[Batch, ...]]]:
-    """Opens the data of a run in the same way as the hosts of its slice.
-
-    Args:
-      run: the run on a slice.
-      input_fn: the input function that TPUEstimator would get.
-
-    Yields:
-      an iterator that returns, for each step, one batch per core, in the order of physical cores.
-
-    Raises:
-      UserError: if the data ends, or if it cannot be read.
-    """
-    graph = tf.Graph()
-    with graph.as_default():
-        initializer, features = _enqueue_features(run, input_fn)
-    # This machine does the work of all hosts. `graph` must not be deleted before the session ends,
-    # because it owns the functions of the generators.
-    local_graph = tf.Graph()
-    with local_graph.as_default():
-        tf.import_graph_def(_remove_core_operations(graph.as_graph_def()), name="")
-    names = [{name: tensor.name for name, tensor in core.items()} for core in features]
-    with tf.Session(graph=local_graph) as session:
-        session.run(local_graph.get_operation_by_name(initializer.name))
-        yield _read(session, names)
-    del graph
-
-
-def _read(session: tf.Session, names: Sequence[Mapping[str, str]]) -> Iterator[tuple[Batch, ...]]:
-    while True:
-        try:
-            yield tuple(session.run(list(names)))
-        except tf.errors.OutOfRangeError as error:
-            raise UserError(
-                "the data ended: the mixture has too few examples to fill a batch. Is its cache "
-                "empty?"
-            ) from error
-        except tf.errors.OpError as error:
-            raise original(error) from error
-
-
-def _enqueue_features(
-    run: PodRun, input_fn: InputFunction
-) -> tuple[Any, list[dict[str, tf.Tensor]]]:
-    """Returns the operation that opens the data, and the features that each core would receive."""
-    recorder = tpu_estimator._InputPipeline.InputsStructureRecorder()
-    context = _context(run.slice_)
-    enqueue, _, initializer = tpu_estimator.generate_broadcast_enqueue_ops_fn(
-        context, lambda _: input_fn({}), recorder, context.num_hosts
-    )
-    if initializer is None:
-        raise UserError("the input function returns no tf.data.Dataset, which a rehearsal needs")
-    of_core = {(op.device, op.get_attr("device_ordinal")): list(op.inputs) for op in enqueue()}
-    assignment = context.device_assignment
-    cores = []
-    for core in range(run.slice_.cores):
-        host = context.tpu_host_placement_function(replica_id=core)
-        inputs = of_core[host, assignment.tpu_ordinal(replica=core)]
-        core_features, _ = recorder.unflatten_features_and_labels(inputs).features_and_labels()
-        cores.append(dict(core_features))
-    return initializer, cores
-
-
-def _context(slice_: Topology) -> Any:
-    """Returns a substitute for TPUEstimator's context, with the fields for broadcast feeding."""
-    assignment = device_assignment(slice_)
-
-    def host(replica_id: int | None = None, host_id: int | None = None) -> str:
-        if replica_id is not None:
-            return assignment.host_device(replica=replica_id, job="worker")
-        return f"/job:worker/task:{host_id}/device:CPU:0"
-
-    configuration = types.SimpleNamespace(eval_training_input_configuration=None)
-    return types.SimpleNamespace(
-        mode=tf.estimator.ModeKeys.TRAIN,
-        num_hosts=slice_.hosts,
-        num_replicas=slice_.cores,
-        num_of_replicas_per_host=slice_.cores // slice_.hosts,
-        device_assignment=assignment,
-        tpu_host_placement_function=host,
-        config=types.SimpleNamespace(tpu_config=configuration),
-    )
-
-
-def _remove_core_operations(graph_def: Any) -> Any:
-    """Returns the graph without devices and without the operations that feed the cores."""
-    local_nodes = [node for node in graph_def.node if node.op != _ENQUEUE]
-    stripped = tf.GraphDef(node=local_nodes, library=graph_def.library, versions=graph_def.versions)
-    for nodes in (stripped.node, *(function.node_def for function in stripped.library.function)):
-        for node in nodes:
-            node.device = ""
-    return stripped
-
-
-def other_batches(cores: Sequence[Batch]) -> list[tuple[int, str]]:
-    """Returns each (core, feature) for which a core's batch differs from the first core's batch."""
-    first = cores[0]
-    return [
-        (number, name)
-        for number, batch in enumerate(cores)
-        for name in sorted(first.keys() | batch.keys())
-        if batch is not first and not np.array_equal(batch.get(name), first.get(name))
-    ]
-
-
-def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[Batch]:
     """Yields random batches without end: feature -> int32 [sequences, length].
 
     Args:
@@ -243,31 +115,19 @@ def vocabulary_size(vocabulary: Any) -> int:
     return sizes[0]
 
 
-def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream | None:
-    """Writes the batches of the configured run as a stream for a rehearsal, and opens the stream.
+@contextlib.contextmanager
+def open_mixture(vocabulary: Any) -> Iterator[Iterator[Batch]]:
+    """Opens the data of the configured run with the input function that TPUEstimator would get.
 
     Args:
-      run: the run on a slice.
-      folder: the folder of the stream.
-      steps: the number of steps whose batches are written.
+      vocabulary: the vocabulary of the mixture.
 
-    Returns:
-      the stream; None if the tasks are not cached as examples, because then there is no stream.
+    Yields:
+      an iterator over the global batches.
+
+    Raises:
+      UserError: if the data ends, or if it cannot be read.
     """
-    seed, lengths = bound("train_loop.seed", 0), run.sequence_length
-    data = opening.open_dataset_function(
-        bound("run.train_dataset_fn"), seed, sequence_length=lengths
-    )
-    recorded = manifest.build(data, run.batch_sequences, manifest.Start())
-    if recorded is None or not recorded.indexed:
-        return None
-    for _ in batch_stream.write(folder, recorded, data, first=1, last=steps, workers=1):
-        pass
-    return batch_stream.open_stream(folder)
-
-
-def configured_input(vocabulary: Any) -> InputFunction:
-    """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
         input_fn = host_pipeline.input_function(
@@ -275,4 +135,21 @@ def configured_input(vocabulary: Any) -> InputFunction:
         )
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
-    return input_fn
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(input_fn({}))
+        features = iterator.get_next()
+        session.run(iterator.initializer)
+        yield _read(session, features)
+
+
+def _read(session: tf.Session, features: Mapping[str, tf.Tensor]) -> Iterator[Batch]:
+    while True:
+        try:
+            yield session.run(features)
+        except tf.errors.OutOfRangeError as error:
+            raise UserError(
+                "the data ended: the mixture has too few examples to fill a batch. Is its cache "
+                "empty?"
+            ) from error
+        except tf.errors.OpError as error:
+            raise original(error) from error

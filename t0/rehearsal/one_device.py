@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import types
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.virtual_pod import ReadingCores, deterministic_uniform, equal_on_cores
+from t0.rehearsal.virtual_pod import deterministic_uniform
 from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
 from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
@@ -117,123 +118,46 @@ def training_spec(run: PodRun) -> TrainingSpec:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class ChoiceScores:
-    """The log-likelihoods of choices on both sides, float32 [inputs, choices], in nats.
-
-    Attributes:
-      pod: the values of the first core's program.
-      device: the values of our scorer.
-      equal_on_cores: whether all cores have computed equal values.
-    """
-
-    pod: np.ndarray
-    device: np.ndarray
-    equal_on_cores: bool
-
-    @property
-    def difference(self) -> float:
-        """The largest difference between both sides, relative to the largest log-likelihood."""
-        return float(np.abs(self.pod - self.device).max() / np.abs(self.device).max())
-
-
-def score_choices(
-    run: PodRun, cores: ReadingCores, prefix: str, examples: tuple[np.ndarray, np.ndarray]
-) -> ChoiceScores:
-    """Scores choices with a checkpoint, on virtual cores and on one device.
+def score_choices(run: PodRun, prefix: str, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns the log-likelihoods of choices with a checkpoint, float32 [inputs, choices], in nats.
 
     Args:
       run: the run on a slice.
-      cores: the programs of mode "score_eval".
       prefix: the path of the checkpoint.
-      examples: inputs [inputs, length] and their choices [inputs, choices, length], for one batch.
+      inputs: the inputs [inputs, length].
+      targets: their choices [inputs, choices, length].
     """
-    inputs, targets = examples
-    cores.restore(prefix)
-    values = cores.values(rows_of(examples))
-    theirs, _ = values[0]
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
     spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
     model, placement = build_model(spec, (vocabulary, vocabulary))
-    ours = MeshScorer(model, run.variable_dtype, placement)
-    with contextlib.closing(ours):
-        ours.restore(prefix)
-        scores = ours.log_likelihoods(inputs, targets)
-    return ChoiceScores(
-        pod=theirs.reshape(scores.shape), device=scores, equal_on_cores=equal_on_cores(values)
-    )
+    with contextlib.closing(MeshScorer(model, run.variable_dtype, placement)) as scorer:
+        scorer.restore(prefix)
+        return scorer.log_likelihoods(inputs, targets)
 
 
-def rows_of(examples: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns feature -> int32 [pairs, length]. A pair consists of an input and a choice."""
-    inputs, targets = examples
-    return {
-        "inputs": np.repeat(inputs, targets.shape[1], axis=0),
-        "targets": targets.reshape(-1, targets.shape[-1]),
-    }
-
-
-@dataclasses.dataclass(frozen=True)
-class Perplexity:
-    """The perplexity and the token accuracy of a model on a batch.
+class Perplexity(NamedTuple):
+    """The perplexity of a model on a batch.
 
     Attributes:
       nats_per_token: the mean cross entropy of the target tokens, in nats. The perplexity is the
         exponential of this number.
-      correct: the number of correctly predicted target tokens.
+      accuracy: the fraction of target tokens that are correctly predicted.
       tokens: the number of target tokens, including EOS.
     """
 
     nats_per_token: float
-    correct: float
+    accuracy: float
     tokens: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Perplexities:
-    """The perplexity on both sides, and whether all cores have computed equal values."""
-
-    pod: Perplexity
-    device: Perplexity
-    equal_on_cores: bool
-
-    @property
-    def difference(self) -> float:
-        """The relative difference in nats per token; infinite if the token counts differ."""
-        if self.pod.tokens != self.device.tokens:
-            return float("inf")
-        absolute = abs(self.pod.nats_per_token - self.device.nats_per_token)
-        return absolute / self.device.nats_per_token
-
-    @property
-    def accuracy_difference(self) -> float:
-        """The difference between the token accuracies of both sides, each between 0 and 1."""
-        return abs(self.pod.correct - self.device.correct) / max(1.0, self.device.tokens)
-
-
-def measure_perplexity(
-    run: PodRun, cores: ReadingCores, prefix: str, rows: Mapping[str, np.ndarray]
-) -> Perplexities:
-    """Measures a checkpoint's perplexity on one batch, on virtual cores and on one device.
+def measure_perplexity(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray]) -> Perplexity:
+    """Measures a checkpoint's perplexity on one batch.
 
     Args:
       run: the run on a slice.
-      cores: the programs of mode "perplexity_eval".
       prefix: the path of the checkpoint.
       rows: "inputs" and "targets" int32 [sequences, length], not packed.
     """
-    cores.restore(prefix)
-    values = cores.values(rows)
-    _, entropy, predictions, labels, weights = values[0]
-    theirs = Perplexity(
-        nats_per_token=float(np.sum(entropy * weights, dtype=np.float64) / weights.sum()),
-        correct=float(((predictions == labels) * weights).sum()),
-        tokens=float(weights.sum()),
-    )
-    return Perplexities(theirs, _measure_on_device(run, prefix, rows), equal_on_cores(values))
-
-
-def _measure_on_device(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray]) -> Perplexity:
     spec = training_spec(run)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     held_out = build_held_out(
@@ -245,4 +169,5 @@ def _measure_on_device(run: PodRun, prefix: str, rows: Mapping[str, np.ndarray])
         feed = {tensor: rows[name] for name, tensor in held_out.features.items()}
         values = session.run(held_out.values, feed).tolist()
     sums = dict(zip(("loss", *PARTS), values, strict=True))
-    return Perplexity(sums["nll"] / sums["tokens"], sums["correct"], sums["tokens"])
+    tokens = sums["tokens"]
+    return Perplexity(sums["nll"] / tokens, sums["correct"] / tokens, tokens)

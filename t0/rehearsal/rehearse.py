@@ -11,19 +11,12 @@ of d_ff. Types, optimizer, schedule, packing, dropout and vocabulary do not chan
 be gin macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
-import dataclasses
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 from typing import Any
 
-from t0.checkpoints.shape import ModelShape
 from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError, say
-from t0.feeding.stream_dataset import stream_dataset
-from t0.machine import available_memory_bytes
-from t0.mesh.costs import costs_by_formulas, model_shape
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
     PodRun,
@@ -34,21 +27,11 @@ from t0.mesh.pod_run import (
     read_pod_run,
 )
 from t0.rehearsal.comparing import Comparison, compare_training
-from t0.rehearsal.feeding import (
-    Batch,
-    check_mixture,
-    configured_input,
-    open_batches,
-    random_input,
-    vocabulary_size,
-    write_stream,
-)
-from t0.rehearsal.restarting import rehearse_restart
+from t0.rehearsal.feeding import check_mixture, open_mixture, random_batches, vocabulary_size
 
 # The largest number of cores that we have tested on one machine. The graph grows with this number.
 MOST_CORES = 64
 _MODEL_TYPE = "bitransformer"
-_ENSEMBLES = ("run.ensemble_inputs", "Unitransformer.ensemble")
 # Gin macro -> its small size, which `shrink` rounds up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
 # Gin macro -> the dimension that it sets, with its name in layout rules.
@@ -56,25 +39,9 @@ _DIMENSIONS = {"d_model": "d_model", "d_ff": "d_ff", "d_kv": "d_kv", "num_heads"
 _LENGTHS = {"inputs": 32, "targets": 16}
 _TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 _MICROBATCHES = 2
-_GIB = 2**30
-# The memory of Python with TensorFlow and Mesh TensorFlow, and of the programs of one device.
-_PROCESS_BYTES = int(1.1 * _GIB)
-# The memory of a core's training, scoring and perplexity programs: a constant part, and a part for
-# each layer.
-_GRAPH_BYTES, _LAYER_BYTES = 14 << 20, 10 << 20
-# The number of copies of a core's weights. Training, scoring and perplexity have a copy each, and
-# there is another copy while weights are copied.
-_COPIES = 4
 
 
-def rehearse(
-    *,
-    steps: int,
-    small: bool,
-    data: Any = None,
-    kill_at: int | None = None,
-    batch_hashes: str | None = None,
-) -> int:
+def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     """Rehearses the run that gin configures, and prints the comparison.
 
     Args:
@@ -82,10 +49,6 @@ def rehearse(
       small: whether to make the model and the batch small first.
       data: the parsed flags of the command, which set the location of the mixture's data. If None,
         training uses random tokens.
-      kill_at: the step after which the pod is stopped and restarted. If it is set, nothing is
-        compared.
-      batch_hashes: the file for a hash of the batch of each step on each core. If it is set,
-        nothing is compared.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
@@ -106,36 +69,16 @@ def rehearse(
         flush=True,
     )
     if small:
-        shrunk = shrink(run, dimensions)
-        run = shrunk.run
-        say(f"made small: {'; '.join(shrunk.changes)}")
-    check_memory(run, build_model(run))
-    with tempfile.TemporaryDirectory() as folder:
-        stream = write_stream(run, folder, steps=steps + 1) if data else None
-
-        def batches_from(step: int) -> AbstractContextManager[Iterator[tuple[Batch, ...]]]:
-            return open_batches(run, lambda _: stream_dataset(stream, step))
-
-        if kill_at is not None or batch_hashes:
-            if stream is None:
-                raise UserError(
-                    "--kill_at and --batch_hashes need the data of a run whose tasks are cached "
-                    "examples: set --data, and mesh_train_dataset_fn.use_cached = True"
-                )
-            rehearse_restart(
-                run, batches_from, steps=steps, kill_at=kill_at, hashes_file=batch_hashes
-            )
-            return 0
-        if stream:
-            opened = batches_from(0)
-        else:
-            input_fn = configured_input(vocabulary) if data else random_input(run)
-            opened = open_batches(run, input_fn)
-        with opened as batches:
+        run, changes = shrink(run, dimensions)
+        say(f"made small: {'; '.join(changes)}")
+    if data:
+        with open_mixture(vocabulary) as batches:
             comparison = compare_training(run, batches, steps=steps)
+    else:
+        comparison = compare_training(run, random_batches(run), steps=steps)
     for line in text(comparison, run):
         say(line)
-    return 1 if comparison.disagreements() else 0
+    return 1 if comparison.disagreements else 0
 
 
 def _check_covered(run: PodRun) -> None:
@@ -146,12 +89,6 @@ def _check_covered(run: PodRun) -> None:
             f"run.model_type is '{run.model_type}', and a rehearsal covers encoder-decoders "
             f"('{_MODEL_TYPE}'). `t0 plan` covers this run"
         )
-    ensembles = [name for name in _ENSEMBLES if bound(name)]
-    if ensembles:
-        raise UserError(
-            f"{ensembles[0]} = {bound(ensembles[0])} makes an ensemble of models, and a rehearsal "
-            f"covers one model: set {ensembles[0]} = None"
-        )
     if run.slice_.cores > MOST_CORES:
         raise UserError(
             f"{run.slice_.name} has {run.slice_.cores} cores, and a rehearsal takes up to "
@@ -161,69 +98,29 @@ def _check_covered(run: PodRun) -> None:
 
 
 def text(comparison: Comparison, run: PodRun) -> list[str]:
-    """Returns lines that describe a comparison: first steps, then weights, then the verdict."""
-    lines = [f"{'step':>4}  {'loss: cores':>13} {'one device':>13}  {'gradient norm: cores':>20}"]
-    lines[0] += f" {'one device':>13}"
-    lines += [
-        f"{pair.step:>4}  {pair.pod_loss:>13.6f} {pair.device_loss:>13.6f}  "
-        f"{pair.pod_gradient_norm:>20.6f} {pair.device_gradient_norm:>13.6f}"
-        for pair in comparison.steps
-    ]
-    greatest = comparison.greatest
-    lines.append(f"greatest difference of a weight: {greatest.greatest:.1e} in {greatest.name}")
-    saved = comparison.saved
-    lines.append(
-        f"a checkpoint of the pod, restored by both; the next loss: {saved.pod_loss:.6f} on cores, "
-        f"{saved.device_loss:.6f} on one device"
-    )
-    if saved.ranked:
-        lines.append(
-            f"{saved.ranked.pod.size} choices scored with it: the greatest difference is "
-            f"{saved.ranked.difference:.1e} of the largest log-likelihood"
-        )
-    if saved.measured:
-        lines.append(
-            f"its perplexity over {saved.measured.device.tokens:,.0f} tokens: "
-            f"{saved.measured.pod.nats_per_token:.6f} nats a token on cores, "
-            f"{saved.measured.device.nats_per_token:.6f} on one device"
-        )
+    """Returns the lines of a comparison, followed by the verdict."""
     dtype = run.variable_dtype.activation_dtype.name
-    disagreements = comparison.disagreements()
-    if disagreements:
-        return [
-            *lines,
-            *disagreements,
-            f"VERDICT: the cores' program differs from one device ({dtype})",
-        ]
-    if dtype != "float32":
-        lines.append(
-            f"activations are {dtype}, whose rounding hides small faults; for a sharper comparison "
-            "add --gin_param=\"get_variable_dtype.activation_dtype = 'float32'\""
-        )
+    if comparison.disagreements:
+        verdict = f"VERDICT: the cores' program differs from one device ({dtype})"
+        return [*comparison.lines, *comparison.disagreements, verdict]
+    advice = [
+        f"activations are {dtype}, whose rounding hides small faults; for a sharper comparison "
+        "add --gin_param=\"get_variable_dtype.activation_dtype = 'float32'\""
+    ]
     band = comparison.bands.loss
-    lines.append(f"VERDICT: the cores' program and one device agree ({dtype}, band {band:.0e})")
-    return lines
+    verdict = f"VERDICT: the cores' program and one device agree ({dtype}, band {band:.0e})"
+    return [*comparison.lines, *(advice if dtype != "float32" else []), verdict]
 
 
-@dataclasses.dataclass(frozen=True)
-class ShrunkRun:
-    """A run that has been made small enough for this machine.
-
-    Attributes:
-      run: the small run.
-      changes: the differences between the small run and the configured run, one clause each.
-    """
-
-    run: PodRun
-    changes: tuple[str, ...]
-
-
-def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
+def shrink(run: PodRun, dimensions: Mapping[str, int]) -> tuple[PodRun, list[str]]:
     """Binds smaller sizes in gin, and reads the run from gin again.
 
     Args:
       run: the configured run, before it is made small.
       dimensions: the model's dimensions, name -> size, such as {"d_model": 1024, "heads": 16}.
+
+    Returns:
+      the small run, and its differences from the configured run, one clause each.
 
     Raises:
       UserError: if a size cannot be reduced, because no gin macro sets it.
@@ -256,7 +153,7 @@ def shrink(run: PodRun, dimensions: Mapping[str, int]) -> ShrunkRun:
     ]
     changes.append(f"sequences of a batch: {run.batch_sequences} -> {small.batch_sequences}")
     changes.append(f"microbatches: {run.microbatches} -> {small.microbatches}")
-    return ShrunkRun(small, tuple(changes))
+    return small, changes
 
 
 def _round_up_size(run: PodRun, macro: str) -> int:
@@ -272,67 +169,9 @@ def _check_smaller(
     sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
     for dimension, (macro, target) in sizes.items():
         size = after.get(dimension)
-        if size is None or size <= max(target, smaller.get(macro, size)):
-            continue
-        raise UserError(
-            f"the model's {dimension} = {before[dimension]} cannot be made smaller: the macro "
-            f"{macro} does not set it. Write the size as {macro} = {before[dimension]} in a gin "
-            "file, or rehearse with --shrink none on a machine that has the memory"
-        )
-
-
-def needed_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Estimates the memory that a rehearsal needs, in bytes.
-
-    Args:
-      run: the rehearsed run.
-      shape: the shape of the run's model.
-    """
-    return (
-        _PROCESS_BYTES + _whole_model_bytes(run, shape) + run.slice_.cores * _core_bytes(run, shape)
-    )
-
-
-def check_memory(
-    run: PodRun, model: Any, available: Callable[[], int] = available_memory_bytes
-) -> None:
-    """Checks that this machine has enough memory for a rehearsal.
-
-    Args:
-      run: the rehearsed run.
-      model: the run's model. If it is not a plain T5, nothing is checked.
-      available: a function that returns the bytes of free memory.
-
-    Raises:
-      UserError: if the memory is too small; the message says how many cores fit.
-    """
-    try:
-        shape = model_shape(model)
-    except UserError:
-        return
-    free = available()
-    needed = needed_bytes(run, shape)
-    if needed <= free:
-        return
-    fixed = _PROCESS_BYTES + _whole_model_bytes(run, shape)
-    fitting = max(0, (free - fixed) // _core_bytes(run, shape))
-    raise UserError(
-        f"the {run.slice_.cores} virtual cores of {run.slice_.name} need about "
-        f"{needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free: {fitting} "
-        "cores of this model fit. Make the model small (--shrink auto), or rehearse a smaller "
-        "slice with the same tpu_mesh_shape.model_parallelism"
-    )
-
-
-def _core_bytes(run: PodRun, shape: ModelShape) -> int:
-    costs = costs_by_formulas(run, shape)
-    layers = shape.encoder_layers + shape.decoder_layers
-    values = _COPIES * costs.weights_bytes + costs.optimizer_bytes
-    return values + sum(costs.temporary_bytes.values()) + _GRAPH_BYTES + layers * _LAYER_BYTES
-
-
-def _whole_model_bytes(run: PodRun, shape: ModelShape) -> int:
-    """Returns the bytes of whole variables in the hosts, the single device and the comparison."""
-    costs = costs_by_formulas(run, shape)
-    optimizer = costs.optimizer_bytes * max(run.split("heads"), run.split("d_ff"))
-    return 4 * (4 * costs.parameters + optimizer)
+        if size is not None and size > max(target, smaller.get(macro, size)):
+            raise UserError(
+                f"the model's {dimension} = {before[dimension]} cannot be made smaller: the macro "
+                f"{macro} does not set it. Write the size as {macro} = {before[dimension]} in a "
+                "gin file, or rehearse with --shrink none on a machine that has the memory"
+            )

@@ -13,10 +13,10 @@ The program is the one that Mesh TensorFlow lowers for a TPU, with these changes
   every core, and exist only once.
 - The handle of a variable's slice is replaced by the handle of the slice on the copy's core. The
   number of the core (`TPUReplicatedInput`) is replaced by the number of the copy.
-- A collective is replaced by operations on the copies, in the order of the group assignment. A sum
-  becomes `AddN` over the members' nodes. An exchange becomes splits and concatenations. The type of
-  a sum does not change. (For groups of more than eight members, Mesh TensorFlow casts bfloat16 to
-  float32 before the collective.)
+- A sum over cores is replaced by `AddN` over the copies, in the order of the group assignment. The
+  type of a sum does not change. (For groups of more than eight members, Mesh TensorFlow casts
+  bfloat16 to float32 before the sum.) Other collectives are refused. Only models with mixtures of
+  experts have them.
 - All reads of variables come before all writes, as in a step compiled by XLA. TensorFlow 1 itself
   does not define this order.
 - All copies of a loop (over microbatches or decoded tokens) share the loop's frame and condition.
@@ -27,17 +27,17 @@ The program is the one that Mesh TensorFlow lowers for a TPU, with these changes
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from t0.compat import tensor_util
 from t0.compat import tf1 as tf
-from t0.mesh.lowering import LoweredRun
+from t0.errors import UserError
+from t0.mesh.lowering import COLLECTIVES, LoweredRun
 
 _READ_FIRST = "all_variables_are_read"
 _ENTER = ("Enter", "RefEnter")
+SUM, *_OTHER_COLLECTIVES = COLLECTIVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,11 @@ class CopiedProgram:
       graph_def: the graph, with all copies and the operations of the hosts.
       cores: the number of cores.
       of_each_core: the names of the nodes that are copied for each core.
-      draws: the names of the copied nodes that draw random numbers. Each core draws its own
-        numbers.
     """
 
     graph_def: Any
     cores: int
     of_each_core: frozenset[str]
-    draws: tuple[str, ...]
 
     def name(self, name: str, core: int) -> str:
         """Returns the name that a core's copy of a node or tensor has in `graph_def`."""
@@ -72,11 +69,16 @@ def copy_program(
       lowered: the lowered run, with the slices of every core.
       program: the operations and tensors that a core computes in a step.
       host: the operations and tensors that hosts compute. They are not copied for each core.
+
+    Raises:
+      UserError: if the program has a collective other than a sum.
     """
-    return _ProgramCopy(lowered, program, host).build()
+    return ProgramCopy(lowered, program, host).build()
 
 
-class _ProgramCopy:
+class ProgramCopy:
+    """Copies the nodes of a lowered program; see `copy_program`."""
+
     def __init__(self, lowered: LoweredRun, program: Sequence[Any], host: Sequence[Any]) -> None:
         graph_def = lowered.graph.as_graph_def()
         self._nodes = {node.name: node for node in graph_def.node}
@@ -85,9 +87,16 @@ class _ProgramCopy:
         self._slices = _slices(lowered)
         self._program = _find_needed(self._nodes, program)
         self._host = _find_needed(self._nodes, host)
+        others = {self._nodes[name].op for name in self._program} & {*_OTHER_COLLECTIVES}
+        if others:
+            raise UserError(
+                f"the program has {', '.join(sorted(others))}, as a mixture of experts does, and a "
+                "rehearsal only covers sums over cores"
+            )
         self._core_nodes = self._find_core_nodes()
 
     def build(self) -> CopiedProgram:
+        """Returns the graph with all copies."""
         handles = {name for row in self._slices.values() for name in row}
         step = [
             node
@@ -105,8 +114,7 @@ class _ProgramCopy:
         host = [_copy_without_device(self._nodes[name]) for name in self._nodes if name in others]
         graph_def = tf.GraphDef(library=self._library, node=[*host, *step])
         copied = frozenset(self._core_nodes - set(self._slices))
-        draws = sorted(name for name in copied if _is_random(self._nodes[name].op))
-        return CopiedProgram(graph_def, self._cores, copied, tuple(draws))
+        return CopiedProgram(graph_def, self._cores, copied)
 
     def _find_core_nodes(self) -> set[str]:
         """Returns the nodes of the program whose values depend on the core."""
@@ -128,8 +136,7 @@ class _ProgramCopy:
         op = node.op
         return (
             node.name in self._slices
-            or op in ("TPUReplicatedInput", "Placeholder")
-            or op in COPY_FUNCTIONS
+            or op in ("TPUReplicatedInput", "Placeholder", SUM)
             or _is_random(op)
         )
 
@@ -159,8 +166,8 @@ class _ProgramCopy:
         name = self._input(node.name, core)
         if node.op == "TPUReplicatedInput":
             return [_identity(name, node.attr["T"].type, self._input(node.input[core], core))]
-        if node.op in COPY_FUNCTIONS:
-            return self._collective(node, core, name)
+        if node.op == SUM:
+            return [self.copy_sum(node, core, name)]
         if node.op in _ENTER and node.attr["T"].type == tf.resource.as_datatype_enum:
             return self._enter_with_value(node, core, name)
         if node.op == "ReadVariableOp" and self._nodes[_node_name(node.input[0])].op in _ENTER:
@@ -171,10 +178,16 @@ class _ProgramCopy:
         copied.input[:] = [self._input(input_name, core) for input_name in node.input]
         return [copied]
 
-    def _collective(self, node: Any, core: int, name: str) -> list[Any]:
-        assignment = self._nodes[_node_name(node.input[1])]
-        copy = CoreCopy(core, name, lambda other: self._input(node.input[0], other))
-        return copy_collective(node, assignment, copy)
+    def copy_sum(self, node: Any, core: int, name: str) -> Any:
+        """Returns a node that adds the values of the cores in a core's group."""
+        assignment = self._nodes[_node_name(node.input[1])].attr["value"].tensor
+        groups = tensor_util.MakeNdarray(assignment).tolist()
+        members = next(group for group in groups if core in group)
+        inputs = [self._input(node.input[0], member) for member in members]
+        copied = tf.NodeDef(op="AddN", name=name, input=inputs)
+        copied.attr["T"].type = node.attr["T"].type
+        copied.attr["N"].i = len(members)
+        return copied
 
     def _enter_with_value(self, node: Any, core: int, name: str) -> list[Any]:
         """Returns nodes that pass the value of a slice, instead of the slice's handle, into a loop.
@@ -263,97 +276,4 @@ def _copy_without_device(node: Any) -> Any:
 def _identity(name: str, dtype: int, input_name: str) -> Any:
     node = tf.NodeDef(op="Identity", name=name, input=[input_name])
     node.attr["T"].type = dtype
-    return node
-
-
-@dataclasses.dataclass(frozen=True)
-class CoreCopy:
-    """A core's copy of a collective.
-
-    Attributes:
-      number: the physical number of the core, from 0.
-      name: the name of the copy.
-      value: a function that takes a core's number, and returns the name of the tensor that this
-        core contributes.
-    """
-
-    number: int
-    name: str
-    value: Callable[[int], str]
-
-
-def _sum(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
-    members = _group_of(core.number, groups)
-    return [_node("AddN", core.name, [core.value(m) for m in members], node, N=len(members))]
-
-
-def _all_to_all(node: Any, groups: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns nodes that concatenate the tensors that the group's members send to this core."""
-    members = _group_of(core.number, groups)
-    own_index = members.index(core.number)
-    group_size = len(members)
-    split_axis, concat_axis = node.attr["split_dimension"].i, node.attr["concat_dimension"].i
-    split_node = _constant(f"{core.name}/split_axis", split_axis)
-    splits = [
-        _node(
-            "Split",
-            f"{core.name}/split_{m}",
-            [split_node.name, core.value(m)],
-            node,
-            num_split=group_size,
-        )
-        for m in members
-    ]
-    concat_node = _constant(f"{core.name}/concat_axis", concat_axis)
-    inputs = [*(f"{split.name}:{own_index}" for split in splits), concat_node.name]
-    output = _node("ConcatV2", core.name, inputs, node, N=group_size)
-    output.attr["Tidx"].type = tf.int32.as_datatype_enum
-    return [split_node, *splits, concat_node, output]
-
-
-def _permute(node: Any, pairs: np.ndarray, core: CoreCopy) -> list[Any]:
-    """Returns nodes with the value that another core sends to this core; zeros if no core does."""
-    sources = [int(source) for source, target in pairs if target == core.number]
-    kind, source = ("Identity", sources[0]) if sources else ("ZerosLike", core.number)
-    return [_node(kind, core.name, [core.value(source)], node)]
-
-
-# Operation type of a collective -> a function that returns the nodes of one core's copy. The last
-# node has the name of the copy.
-COPY_FUNCTIONS: dict[str, Callable[[Any, np.ndarray, CoreCopy], list[Any]]] = {
-    "CrossReplicaSum": _sum,
-    "AllToAll": _all_to_all,
-    "CollectivePermute": _permute,
-}
-
-
-def copy_collective(node: Any, assignment: Any, core: CoreCopy) -> list[Any]:
-    """Returns the nodes that replace one core's copy of a collective.
-
-    Args:
-      node: the collective's `NodeDef`.
-      assignment: the `NodeDef` of a constant, which holds the collective's groups of cores, or its
-        pairs of a source and a target core.
-      core: the core to which the copy belongs, and the values that all cores contribute.
-    """
-    groups = np.asarray(tensor_util.MakeNdarray(assignment.attr["value"].tensor))
-    return COPY_FUNCTIONS[node.op](node, groups, core)
-
-
-def _group_of(core: int, groups: np.ndarray) -> list[int]:
-    return next(row for row in groups.tolist() if core in row)
-
-
-def _node(kind: str, name: str, inputs: Sequence[str], like: Any, **numbers: int) -> Any:
-    node = tf.NodeDef(op=kind, name=name, input=inputs)
-    node.attr["T"].type = like.attr["T"].type
-    for attribute, number in numbers.items():
-        node.attr[attribute].i = number
-    return node
-
-
-def _constant(name: str, value: int) -> Any:
-    node = tf.NodeDef(op="Const", name=name)
-    node.attr["dtype"].type = tf.int32.as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, tf.int32))
     return node

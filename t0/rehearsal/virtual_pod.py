@@ -2,7 +2,7 @@
 
     with VirtualPod.open(run) as pod:                    # parse gin first
         pod.initialise()
-        pod.step([batch] * cores).losses                   # the loss on each core
+        pod.step(batch).losses                             # the loss on each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
 
     with ReadingCores.open(run, "score_eval") as cores:
@@ -37,7 +37,7 @@ from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh.lowering import LoweredRun, lower
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.virtual_cores import CopiedProgram, copy_program
+from t0.rehearsal.virtual_cores import copy_program
 
 # Type -> the tolerance for sums in a different order, relative to the largest value.
 ROUNDING = {"float32": 1e-5, "bfloat16": 2**-6}
@@ -93,7 +93,52 @@ class _RecordingOptimizer:
         return optimizer
 
 
-class VirtualPod:
+class VirtualCores:
+    """The programs of all cores, in one TensorFlow session.
+
+    Args:
+      lowered: the lowered program of a core, with the slices of every core.
+      program: the operations and tensors that a core computes in a step.
+      host: name -> an operation that hosts run.
+      saver: the hosts' saver, as a proto.
+    """
+
+    def __init__(
+        self, lowered: LoweredRun, program: Sequence[Any], host: Mapping[str, Any], saver: Any
+    ) -> None:
+        operations = lowered.graph.get_operations()
+        self.features = tuple(op.name for op in operations if op.type == "Placeholder")
+        self._file_name = saver.filename_tensor_name
+        self._host = {name: op.name for name, op in host.items()}
+        self._copied = copy_program(lowered, program=program, host=list(host.values()))
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.import_graph_def(self._copied.graph_def, name="")
+        self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
+
+    def _names_on_cores(self, name: str) -> list[str]:
+        return [self._copied.name(name, core) for core in range(self._copied.cores)]
+
+    def _feed(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns a `feed_dict` that gives each core the whole global batch, as hosts do."""
+        return {
+            name: batch[feature]
+            for feature in self.features
+            if feature in self._copied.of_each_core
+            for name in self._names_on_cores(f"{feature}:0")
+        }
+
+    def _run_on_host(self, name: str, prefix: str | None = None) -> None:
+        feed = {self._file_name: prefix} if prefix else None
+        self.session.run(self.graph.get_operation_by_name(self._host[name]), feed)
+
+    def restore(self, prefix: str) -> None:
+        """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices."""
+        self._run_on_host("restore", prefix)
+        self._run_on_host("to_slices")
+
+
+class VirtualPod(VirtualCores):
     """The training programs of all cores, in one TensorFlow session.
 
     Args:
@@ -103,8 +148,7 @@ class VirtualPod:
 
     def __init__(self, lowered: LoweredRun, gradients: Mapping[str, mtf.Tensor]) -> None:
         train, loss = lowered.fetches
-        self.features = feature_names(lowered)
-        read_features = _find_read_features(lowered, self.features)
+        read_features = _find_read_features(lowered)
         with lowered.graph.as_default():
             slices = {
                 tensor: lowered.lowering.tensors[tensor].to_laid_out_tensor().one_slice
@@ -112,28 +156,17 @@ class VirtualPod:
             }
             saver = tf.get_collection(tf.GraphKeys.SAVERS)[0].as_saver_def()
             host = _host_operations(lowered, saver)
-        copied = copy_program(
-            lowered, program=[train, loss, *slices.values()], host=list(host.values())
-        )
-        self._file_name = saver.filename_tensor_name
-        self._host = {name: op.name for name, op in host.items()}
-        self.draws = copied.draws
-        self._copied = copied
-        self._losses = _names_on_cores(copied, loss.name)
-        self._train = _names_on_cores(copied, train.name)
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            tf.import_graph_def(copied.graph_def, name="")
+        super().__init__(lowered, [train, loss, *slices.values()], host, saver)
+        self._losses, self._train = map(self._names_on_cores, (loss.name, train.name))
         self._gradients, self._read_features = (
             _SlicedTensors(
                 lowered,
-                {n: _names_on_cores(copied, slices[x].name) for n, x in tensors.items()},
+                {n: self._names_on_cores(slices[x].name) for n, x in tensors.items()},
                 tensors,
             )
             for tensors in (gradients, read_features)
         )
         self._variables = _variables(lowered, self.graph)
-        self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
 
     @classmethod
     @contextlib.contextmanager
@@ -151,16 +184,16 @@ class VirtualPod:
         self._run_on_host("initialise")
         self._run_on_host("to_slices")
 
-    def step(self, batches: Sequence[Mapping[str, np.ndarray]]) -> PodStep:
+    def step(self, batch: Mapping[str, np.ndarray]) -> PodStep:
         """Runs one training step.
 
         Args:
-          batches: for each core, the batch that the host sends to it: feature -> int32 [sequences,
-            length]. The host sends the whole global batch.
+          batch: the whole global batch, which the host sends to every core: feature -> int32
+            [sequences, length].
         """
-        feed = make_feed(self._copied, self.features, batches)
         losses, gradients, read_features, _ = self.session.run(
-            [self._losses, self._gradients.names, self._read_features.names, self._train], feed
+            [self._losses, self._gradients.names, self._read_features.names, self._train],
+            self._feed(batch),
         )
         return PodStep(
             np.array(losses),
@@ -176,15 +209,7 @@ class VirtualPod:
     def save(self, prefix: str) -> None:
         """Writes a checkpoint as hosts do: copies the slices to masters, then runs the saver."""
         self._run_on_host("to_masters")
-        self._run_on_host("save", {self._file_name: prefix})
-
-    def restore(self, prefix: str) -> None:
-        """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices."""
-        self._run_on_host("restore", {self._file_name: prefix})
-        self._run_on_host("to_slices")
-
-    def _run_on_host(self, name: str, feed: Mapping[str, str] | None = None) -> None:
-        self.session.run(self.graph.get_operation_by_name(self._host[name]), feed)
+        self._run_on_host("save", prefix)
 
 
 class _SlicedTensors:
@@ -259,8 +284,9 @@ def _variables(lowered: LoweredRun, graph: tf.Graph) -> _SlicedTensors:
     return _SlicedTensors(lowered, names, variables)
 
 
-def _find_read_features(lowered: LoweredRun, names: Sequence[str]) -> dict[str, mtf.Tensor]:
+def _find_read_features(lowered: LoweredRun) -> dict[str, mtf.Tensor]:
     """Returns feature -> the mesh tensor whose slices the cores read."""
+    names = {op.name for op in lowered.graph.get_operations() if op.type == "Placeholder"}
     read_features: dict[str, mtf.Tensor] = {}
     for op in lowered.lowering.graph.operations:
         name = op.inputs[0].operation.name if op.inputs else ""
@@ -281,27 +307,6 @@ def _host_operations(lowered: LoweredRun, saver: Any) -> dict[str, Any]:
     }
 
 
-def feature_names(lowered: LoweredRun) -> tuple[str, ...]:
-    """Returns the names of the features that feed a core's program."""
-    return tuple(op.name for op in lowered.graph.get_operations() if op.type == "Placeholder")
-
-
-def make_feed(
-    copied: CopiedProgram, features: Sequence[str], batches: Sequence[Mapping[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
-    """Returns a `feed_dict` that gives each core its batch."""
-    return {
-        copied.name(f"{name}:0", core): batch[name]
-        for core, batch in enumerate(batches)
-        for name in features
-        if name in copied.of_each_core
-    }
-
-
-def _names_on_cores(copied: CopiedProgram, name: str) -> list[str]:
-    return [copied.name(name, core) for core in range(copied.cores)]
-
-
 def disable_graph_rewrites(config: Any = None) -> Any:
     """Returns a session configuration that stops TensorFlow from rewriting the graph.
 
@@ -314,7 +319,7 @@ def disable_graph_rewrites(config: Any = None) -> Any:
     return config
 
 
-class ReadingCores:
+class ReadingCores(VirtualCores):
     """The programs of all cores in a mode that only reads a checkpoint, in one session.
 
     Args:
@@ -322,27 +327,18 @@ class ReadingCores:
     """
 
     def __init__(self, lowered: LoweredRun) -> None:
-        self._features = feature_names(lowered)
         with lowered.graph.as_default():
-            to_slices = lowered.lowering.copy_masters_to_slices()
-            slices = tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR")))
             # This is the saver that TensorFlow's estimator makes if the model function provides no
             # saver.
             saver = tf.train.Saver(sharded=True, allow_empty=True).as_saver_def()
-        restore = lowered.graph.get_operation_by_name(saver.restore_op_name)
-        self._copied = copy_program(
-            lowered, program=lowered.fetches, host=[to_slices, slices, restore]
-        )
-        self._file_name = saver.filename_tensor_name
-        self._restore = [restore.name, slices.name, to_slices.name]
-        self._values = [
-            [self._copied.name(value.name, core) for value in lowered.fetches]
-            for core in range(self._copied.cores)
-        ]
-        self.graph = tf.Graph()
-        with self.graph.as_default():
-            tf.import_graph_def(self._copied.graph_def, name="")
-        self.session = tf.Session(graph=self.graph, config=disable_graph_rewrites())
+            host = {
+                "initialise": tf.group(*(v.initializer for v in tf.get_collection("TPU_VAR"))),
+                "to_slices": lowered.lowering.copy_masters_to_slices(),
+                "restore": lowered.graph.get_operation_by_name(saver.restore_op_name),
+            }
+        super().__init__(lowered, lowered.fetches, host, saver)
+        values = [self._names_on_cores(value.name) for value in lowered.fetches]
+        self._values = list(map(list, zip(*values, strict=True)))
 
     @classmethod
     @contextlib.contextmanager
@@ -356,21 +352,12 @@ class ReadingCores:
         reading = dataclasses.replace(run, mode=mode, packed=False, microbatches=1)
         cores = cls(lower(reading))
         with cores.session:
+            cores._run_on_host("initialise")
             yield cores
-
-    def restore(self, prefix: str) -> None:
-        """Restores a checkpoint as hosts do: runs the saver, then copies masters to slices.
-
-        The saver fills the masters, whose values are in checkpoints.
-        """
-        for name in self._restore:
-            operation = self.graph.get_operation_by_name(name)
-            self.session.run(operation, {self._file_name: prefix})
 
     def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
         """Returns, for each core, the values of the program's fetches for a batch."""
-        feed = make_feed(self._copied, self._features, [batch] * self._copied.cores)
-        return self.session.run(self._values, feed)
+        return self.session.run(self._values, self._feed(batch))
 
 
 def equal_on_cores(values: list[list[np.ndarray]]) -> bool:

@@ -19,7 +19,6 @@ from t0 import compat
 from t0.compat import mesh_utils, seqio, t5_mesh
 from t0.errors import UserError
 from t0.feeding import host_graphs
-from t0.mesh.cloud import LOCAL, Machine
 
 InputFunction = Callable[[dict[str, Any]], Any]
 # The modes that read data with an input function. All other modes export.
@@ -151,7 +150,7 @@ def _check_dry_run(flags: Any) -> str:
     from t0.run import modes, preflight
 
     mode = preflight.run_mode()
-    if Machine(flags.tpu).kind == LOCAL:
+    if flags.tpu == "local":
         return "without --tpu=NAME this process reads the data, not a TPU's hosts: nothing to check"
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     preflight.check_mixtures({}, on_tpu=True, hosts_read=True)

@@ -1,4 +1,4 @@
-"""`t0 plan` as users call it: the recipe's flags, both modes, the picture, sweeps."""
+"""`t0 plan` as users call it: the recipe's flags, both modes, sweeps."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def run(capsys, *words):
 
 
 def test_plan_counts_finetune_steps_from_the_checkpoint(capsys):
-    words = [*TRAIN, "--fast", "--json", "--checkpoint=/models/t5/model.ckpt-1000"]
+    words = [*TRAIN, "--json", "--checkpoint=/models/t5/model.ckpt-1000"]
     plan = json.loads(run(capsys, *words, "--finetune_steps=500"))
     assert (plan["run"]["train_steps"], plan["run"]["steps"]) == (1500, 500)
     plan = json.loads(run(capsys, *words, "--finetune_steps=500", "--start_step=7"))
@@ -143,18 +143,10 @@ def test_plan_of_scoring_run_from_two_gin_files(capsys):
     assert plan["verdict"]["word"] == "fits"
 
 
-def test_plan_prints_verdict_and_writes_picture(capsys, tmp_path):
-    picture = tmp_path / "plan.png"
-    out = run(capsys, *SMALL, "--output", str(picture))
+def test_plan_prints_verdict_layout_and_times(capsys):
+    out = run(capsys, *SMALL)
     for part in ("VERDICT: fits", "heads 6 over model: 3 a core", "all-reduce", "core-hours"):
         assert part in out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.png"]
-
-
-def test_plan_accepts_former_fast_flag_with_a_note(capsys):
-    assert cli.main(["plan", *SMALL, "--fast", "--json"]) == 0
-    assert "note: --fast is now the default" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -195,7 +187,7 @@ def test_plan_sweep_ranks_and_names_the_best(capsys):
     assert [w[0] for w in words[1:5]] == ["v3-32", "v3-32", "v3-8", "v3-8"]
     hours = [float(w[-2]) for w in words[1:5]]
     assert hours == sorted(hours)
-    assert all("impossible: the mesh" in line and "1, 2" in line for line in lines[5:7])
+    assert all("impossible: the mesh" in line and "[1, 2]" in line for line in lines[5:7])
     assert lines[8].startswith("ranked: runs that fit, then")
     assert lines[11].startswith("best: tpu=v3-32 model_parallelism=")
     rows = json.loads(run(capsys, *SMALL, *axes, "--json"))
@@ -225,10 +217,8 @@ def test_plan_fits_a_terminal_of_80_columns(capsys, monkeypatch, words):
         assert " ".join(line.split()) in " ".join(shown.split())
 
 
-def test_plan_invalid_flag_is_one_message(capsys, tmp_path):
+def test_plan_invalid_flag_is_one_message(capsys):
     for words, part in (
-        (["--output", str(tmp_path / "x" / "y.png")], "does not exist"),
-        (["--output", "x.doc"], "ends in .png"),
         (["--batch_size=two"], "--batch_size"),
         (["--sweep", "pods=3"], "unknown axis"),
     ):

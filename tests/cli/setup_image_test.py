@@ -56,8 +56,7 @@ def test_setup_on_tpu_image_uses_the_system_tensorflow(image, tmp_path):
     run("git", "clone", "--quiet", ROOT, checkout)
     before = content(packages)
     given = {**os.environ, "T0_PYTHON": str(image / "prefix" / "bin" / "python")}
-    said = run("bin/setup", "--system-tensorflow", cwd=checkout, env=given)
-    assert f"using TensorFlow 2.15.1 in {packages}, with tensorflow, " in said
+    run("bin/setup", "--system-tensorflow", cwd=checkout, env=given)
     python = checkout / ".venv" / "bin" / "python"
     imported = run(python, "-c", LOOK, cwd=tmp_path).splitlines()[-1]
     assert Path(imported).is_relative_to(packages)

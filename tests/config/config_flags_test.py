@@ -102,11 +102,11 @@ def test_plan_accepts_the_flags_of_a_run(monkeypatch):
     kept = []
     monkeypatch.setattr(plan, "main", lambda args: kept.append(args) or 0)
     words = ["--gin.A=1", "--gin.B", "2", "--gin_param=C = 3", "--gin_search_paths=/x", "--dry_run"]
-    assert main.main(["plan", *words, "--fast"]) == 0
+    assert main.main(["plan", *words, "--exact"]) == 0
     (args,) = kept
     params = ["--gin_param=A=1", "--gin_param=B=2", "--gin_param=C = 3"]
     assert args.run_words == [*params, "--gin_search_paths=/x", "--dry_run"]
-    assert args.fast
+    assert args.exact
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ COMMANDS = [
     ("t0", ["convert", "$MODEL", "{}", "--to=hf"]),
     ("t0", ["convert", "$MODEL", "$OUT/hf", "--to=hf", "--vocab={}"]),
     ("t0", ["plan", "--gin_file={}"]),
-    ("t0", ["plan", *TRAIN, "--fast", "--gin_file=mesh/v3-8.gin", "--output={}"]),
     ("t0", ["eval", "{}", "--tasks=weather_eval"]),
     ("t0", ["eval", "$MODEL", "--tasks=weather_eval", "--limit=1", "--output={}"]),
     ("t0", ["eval", "$MODEL", "--tasks=weather_eval", "--limit=1", "--cache_dirs={}"]),

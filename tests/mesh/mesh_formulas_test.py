@@ -82,7 +82,7 @@ PARAMS = [
 def both(request):
     run = planning.read_case(request.param)
     shape = model_shape(lowering.build_model(run))
-    return run, costs_by_formulas(run, shape), costs_by_lowering(run)
+    return run, costs_by_formulas(run, shape), costs_by_lowering(run, heads=4)
 
 
 @pytest.mark.parametrize("name", ["parameters", "weights_bytes", "optimizer_bytes", "flops"])
@@ -133,7 +133,7 @@ def test_formulas_activations_are_within_ten_percent_of_lowering(case, score):
         score=score,
     )
     fast = costs_by_formulas(run, model_shape(lowering.build_model(run)))
-    real = costs_by_lowering(run)
+    real = costs_by_lowering(run, heads=4)
     for name in ("parameters", "weights_bytes", "optimizer_bytes", "flops", "tile_bytes"):
         assert getattr(fast, name) == getattr(real, name), name
     for name in ("weight copies", "gradients"):
@@ -158,7 +158,7 @@ def test_formulas_of_xxl_on_v3_512_agree_with_lowering():
         vocabulary_size=32100,
     )
     run = dataclasses.replace(run, batch_sequences=1024, microbatches=8)
-    real = costs_by_lowering(run)
+    real = costs_by_lowering(run, heads=4)
     fast = costs_by_formulas(run, model_shape(lowering.build_model(run)))
     assert real.operations["CrossReplicaSum"] == 2375
     assert real.parameters == fast.parameters == 11_135_332_352

@@ -8,7 +8,7 @@ import pytest
 
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.mesh.plan import FITS, RECOMPUTES, PlanOptions, plan_configured_run
+from t0.mesh.plan import FITS, RECOMPUTES, parse_axes, plan_configured_run
 from t0.mesh.topology import SLICES
 
 GIN = Path(__file__).resolve().parents[2] / "gin"
@@ -23,7 +23,7 @@ QUICK = ("v2-8", "v3-8", "v3-512", "v4-64")
 
 def test_plan_parts_of_a_small_model_add_up():
     planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
-    plan = plan_configured_run(PlanOptions(start_step=40, utilisation=0.5))
+    plan = plan_configured_run(start_step=40, utilisation=0.5)
     memory = plan["per_core_bytes"]
     parts = ("weights", "optimizer", "weight_copies", "gradients", "activations", "tiles")
     assert memory["total"] == sum(memory[part] for part in parts)
@@ -42,7 +42,7 @@ def test_plan_parts_of_a_small_model_add_up():
 @pytest.mark.slow
 def test_plan_exact_lists_the_largest_layers():
     planning.configure(*planning.LAYERS, *planning.on_slice("v3-8", 2))
-    plan = plan_configured_run(PlanOptions(exact=True))
+    plan = plan_configured_run(exact=True)
     assert plan["method"] == "lowering"
     assert plan["longest_poles"]["flops"][0]["amount"] > 0
 
@@ -50,7 +50,7 @@ def test_plan_exact_lists_the_largest_layers():
 @pytest.mark.parametrize("utilisation", [0, 1.5])
 def test_plan_utilization_must_be_a_share(utilisation):
     with pytest.raises(UserError, match="wanted a share"):
-        plan_configured_run(PlanOptions(utilisation=utilisation))
+        plan_configured_run(utilisation=utilisation)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_plan_verdicts_equal_headers_of_mesh_gin_files(name):
                 files=(f"models/t5.1.1.{size}.gin",),
             )
             try:
-                plan = plan_configured_run(PlanOptions())
+                plan = plan_configured_run()
             except UserError:
                 continue
             word = plan["verdict"]["word"]
@@ -88,3 +88,17 @@ def test_model_gin_files_have_t5_1_1_sizes(family, size):
         planning.configure(files=(model,))
         found.append([bound(macro) for macro in macros])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["tpuu=v3-8"], "Did you mean 'tpu'"),
+        (["tpu"], "wanted tpu=VALUE"),
+        (["model_parallelism=two"], "two: wanted model_parallelism=VALUE,VALUE,... with whole"),
+        (["tokens_per_batch=1", "sequences_per_batch=1"], "one of"),
+    ],
+)
+def test_sweep_axes_that_cannot_be_read_are_refused(words, part):
+    with pytest.raises(UserError, match=part):
+        parse_axes(words)

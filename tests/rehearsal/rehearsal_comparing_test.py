@@ -41,14 +41,9 @@ def read(*params):
     return planning.read(*planning.TINY, *SMALL, *params, vocabulary_size=256)
 
 
-def broadcast(run):
-    """Yields the same random batch for every core."""
-    return ([batch] * run.slice_.cores for batch in random_batches(run))
-
-
 def compare(*params, steps=2):
     run = read(*params)
-    return comparing.compare_training(run, broadcast(run), steps=steps)
+    return comparing.compare_training(run, random_batches(run), steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +69,8 @@ def compare(*params, steps=2):
 )
 def test_rehearsal_two_cores_train_like_one_device(params):
     found = compare(*params)
-    assert found.disagreements() == []
-    assert len(found.steps) == 2
-    assert all(pair.relative < 0.5 for pair in found.variables)
-    assert any("slot" in pair.name or "adam" in pair.name for pair in found.variables)
+    assert found.disagreements == []
+    assert [line.split()[0] for line in found.lines[:3]] == ["step", "1", "2"]
 
 
 SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
@@ -95,7 +88,7 @@ SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
     ids=["v3-8 2", "v3-8 8", "v3-8 bfloat16", "v3-32", "v4-64"],
 )
 def test_rehearsal_slices_train_like_one_device(params):
-    assert compare(*params, steps=5).disagreements() == []
+    assert compare(*params, steps=5).disagreements == []
 
 
 @pytest.fixture
@@ -103,13 +96,6 @@ def real_draws(monkeypatch):
     """Both sides draw as they do outside of a rehearsal."""
     for module in (virtual_pod, one_device):
         monkeypatch.setattr(module, "deterministic_uniform", contextlib.nullcontext)
-
-
-@pytest.mark.slow
-def test_rehearsal_random_draws_that_differ_are_refused(real_draws):
-    del real_draws
-    with pytest.raises(UserError, match=r"draws random numbers \(.*uniform"):
-        compare(*planning.on_slice("1x1", 2), *WHOLE, *FLOAT32, "dropout_rate = 0.1")
 
 
 @pytest.mark.slow
@@ -121,9 +107,9 @@ def test_rehearsal_dropout_has_one_distribution(real_draws):
     with VirtualPod.open(run) as pod, OneDevice.open(run, pod.features) as device:
         pod.initialise()
         device.load(pod.variables().values)
-        fed = next(broadcast(run))
-        steps = [pod.step(fed) for _ in range(count)]
-        ours = np.array([device.step(fed[0]).loss for _ in range(count)])
+        batch = next(random_batches(run))
+        steps = [pod.step(batch) for _ in range(count)]
+        ours = np.array([device.step(batch).loss for _ in range(count)])
     assert all(step.gradients.unequal == () for step in steps)  # both cores drop the same
     theirs = np.array([step.losses[0] for step in steps])
     assert len(set(theirs.tolist())) == len(set(ours.tolist())) == count
@@ -142,26 +128,33 @@ def on_one_device():
         yield opened.enter_context(OneDevice.open(run, tuple(names)))
 
 
-def faults(device, feed=broadcast, parallelism=1):
+def faults(device, parallelism=1):
     run = read(*planning.on_slice("1x1", parallelism), *WHOLE, *FLOAT32)
     with VirtualPod.open(run) as pod:
-        found = comparing.compare_steps(run, pod, device, feed(run), steps=1)
-    return " ".join(found.disagreements())
+        found = comparing.compare_steps(run, pod, device, random_batches(run), steps=1)
+    return " ".join(found.disagreements)
 
 
 def test_rehearsal_detects_a_missing_collective_sum(monkeypatch, on_one_device):
-    published = virtual_cores.COPY_FUNCTIONS["CrossReplicaSum"]
+    published = virtual_cores.ProgramCopy.copy_sum
     left_out = []
 
-    def sums_but_one(node, groups, core):
-        if not left_out:
-            left_out.append(node.name)
-        alone = [[member] for member in range(2)]
-        return published(node, np.array(alone) if node.name in left_out else groups, core)
+    def sums_but_one(self, node, core, name):
+        left_out.append(node.name)
+        copied = published(self, node, core, name)
+        if node.name == left_out[0]:
+            copied.input[:] = [self._input(node.input[0], core)]
+            copied.attr["N"].i = 1
+        return copied
 
-    monkeypatch.setitem(virtual_cores.COPY_FUNCTIONS, "CrossReplicaSum", sums_but_one)
+    monkeypatch.setattr(virtual_cores.ProgramCopy, "copy_sum", sums_but_one)
     assert "differs by" in faults(on_one_device)
-    assert len(left_out) == 1
+
+
+def test_rehearsal_of_other_collectives_than_sums_is_refused(monkeypatch):
+    monkeypatch.setattr(virtual_cores, "_OTHER_COLLECTIVES", ["Einsum"])
+    with pytest.raises(UserError, match="the program has Einsum, as a mixture of experts does"):
+        faults(None)
 
 
 @pytest.mark.slow
@@ -175,16 +168,6 @@ def test_rehearsal_detects_a_wrong_part_of_the_batch(monkeypatch, on_one_device)
     found = faults(on_one_device)
     assert "the rows of inputs that the cores took do not make up the batch" in found
     assert "the loss of step 1 differs by" in found
-
-
-@pytest.mark.slow
-def test_rehearsal_detects_a_core_with_another_batch(on_one_device):
-    def apart(run):
-        return zip(random_batches(run), random_batches(run, seed=1), strict=False)
-
-    found = faults(on_one_device, apart)
-    assert "core 1 gets other inputs than core 0" in found
-    assert "the rows of inputs that the cores took do not make up the batch" in found
 
 
 @pytest.mark.slow
@@ -222,9 +205,9 @@ def test_rehearsal_detects_permuted_cores(monkeypatch, on_one_device):
 def test_rehearsal_detects_variables_missing_in_the_checkpoint(monkeypatch, on_one_device):
     published = VirtualPod._run_on_host
 
-    def without_gathering(self, name, fed=None):
+    def without_gathering(self, name, prefix=None):
         if name != "to_masters":
-            published(self, name, fed)
+            published(self, name, prefix)
 
     monkeypatch.setattr(VirtualPod, "_run_on_host", without_gathering)
     assert "the checkpoint does not hold shared/embedding" in faults(on_one_device)

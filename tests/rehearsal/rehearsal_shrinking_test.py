@@ -16,11 +16,11 @@ def small(*params):
 
 
 def test_rehearsal_shrinking_keeps_split_sizes_divisible():
-    run, shrunk = small(*planning.on_slice("v3-8", 8), "dropout_rate = 0.1")
-    assert shrunk.run.mesh_shape == run.mesh_shape
-    sizes = model_dimensions(build_model(shrunk.run))
+    run, (shrunk, changes) = small(*planning.on_slice("v3-8", 8), "dropout_rate = 0.1")
+    assert shrunk.mesh_shape == run.mesh_shape
+    sizes = model_dimensions(build_model(shrunk))
     assert sizes["heads"] == 8  # two would be enough without the mesh
-    assert {"num_layers: 24 -> 1", "num_heads: 16 -> 8"} < set(shrunk.changes)
+    assert {"num_layers: 24 -> 1", "num_heads: 16 -> 8"} < set(changes)
     assert bound("%dropout_rate") == 0.1
 
 

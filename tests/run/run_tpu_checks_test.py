@@ -9,9 +9,8 @@ import pytest
 
 from t0.config import parse
 from t0.errors import UserError
-from t0.mesh.cloud import Machine, Node
 from t0.run import tpu_checks
-from t0.run.tpu_checks import find_faults, refuse_faults
+from t0.run.tpu_checks import Machine, Node, find_faults, refuse_faults
 
 SE = "tpu-vm-tf-2.15.1-se"
 # A TPU VM that --tpu=local can use, and worker 0 of a slice for --tpu=NAME.
@@ -38,7 +37,11 @@ FAULTS = [
     (LOCAL, {"chips": 0}, "this machine has no TPU.*without --tpu the run uses"),
     (LOCAL, {"tensorflow": "2.17.0"}, f"TensorFlow 2.17.0 is installed; expected 2.15.*{SE}"),
     (LOCAL, {"drives_tpu": False}, "cannot drive a TPU.*bin/setup --system-tensorflow"),
-    (LOCAL, {"environment": PJRT}, "NEXT_PLUGGABLE_DEVICE_USE_C_API is set.*90807.*unset NEXT"),
+    (
+        LOCAL,
+        {"environment": PJRT},
+        "variable NEXT_PLUGGABLE_DEVICE_USE_C_API makes.*90807.*unset NEXT",
+    ),
     (LOCAL, {"image": "tpu-vm-tf-2.15.1-pjrt"}, f"image tpu-vm-tf-2.15.1-pjrt.*{SE}"),
     (LOCAL, {"accelerator_type": "v5litepod-8"}, "is a v5litepod-8.*v2, v3, v4"),
     (LOCAL, {"accelerator_type": "v3-32"}, "one of the 4 hosts of a v3-32.*--tpu=NAME"),
@@ -81,7 +84,10 @@ def test_tpu_checks_report_all_faults_together():
         ),
         ({"state": "CREATING"}, "is CREATING, not READY. Wait"),
         ({"state": "PREEMPTED"}, "is PREEMPTED, not READY. Delete it and create it again"),
-        ({"runtime": "tpu-vm-tf-2.15.1-pod-pjrt"}, "pod-pjrt has TensorFlow with PJRT"),
+        (
+            {"runtime": "tpu-vm-tf-2.15.1-pod-pjrt"},
+            "pod-pjrt makes TensorFlow use the TPU through PJRT",
+        ),
         ({"accelerator_type": "v6e-8"}, "the TPU is a v6e-8"),
         ({"endpoints": (("127.0.0.1", 9),)}, "1 of the 1 TensorFlow servers.*127.0.0.1:9"),
     ],

@@ -3,8 +3,8 @@
 import imitated_google
 import pytest
 
-from t0.mesh import cloud
-from t0.mesh.cloud import Machine
+from t0.run import tpu_checks
+from t0.run.tpu_checks import Machine
 
 
 @pytest.fixture
@@ -15,9 +15,9 @@ def google(monkeypatch):
         yield server
 
 
-def test_cloud_facts_of_machine_outside_google(monkeypatch, tmp_path):
+def test_tpu_facts_of_machine_outside_google(monkeypatch, tmp_path):
     monkeypatch.setenv("NO_GCE_CHECK", "true")
-    machine = cloud.read_machine("my-tpu", zone="z", project="p", root=tmp_path)
+    machine = tpu_checks.read_machine("my-tpu", zone="z", project="p", root=tmp_path)
     assert not machine.on_google
     assert not machine.on_tpu_vm
     assert (machine.zone, machine.project, machine.chips) == ("z", "p", 0)
@@ -26,30 +26,28 @@ def test_cloud_facts_of_machine_outside_google(monkeypatch, tmp_path):
 
 def test_cloud_metadata_server_that_does_not_answer(monkeypatch, tmp_path):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    assert not cloud.read_machine("local", root=tmp_path).on_google
+    assert not tpu_checks.read_machine("local", root=tmp_path).on_google
 
 
-def test_cloud_facts_of_tpu_vm(google, tmp_path):
+def test_tpu_facts_of_tpu_vm(google, tmp_path):
     (tmp_path / "dev").mkdir()
     for number in range(4):
         (tmp_path / "dev" / f"accel{number}").touch()
-    machine = cloud.read_machine("my-tpu", root=tmp_path)
+    machine = tpu_checks.read_machine("my-tpu", root=tmp_path)
     assert machine.on_google
     assert machine.on_tpu_vm
     assert (machine.project, machine.zone) == ("my-project", "europe-west4-a")
     assert (machine.worker, machine.accelerator_type, machine.chips) == ("0", "v3-32", 4)
     assert not machine.drives_tpu  # the package index's TensorFlow
-    given = cloud.read_machine("my-tpu", zone="other", project="another", root=tmp_path)
+    given = tpu_checks.read_machine("my-tpu", zone="other", project="another", root=tmp_path)
     assert (given.project, given.zone) == ("another", "other")
 
 
-def test_cloud_facts_from_tpu_env_attribute(google, tmp_path):
-    for name in ("accelerator-type", "agent-worker-number"):
-        del google.metadata[f"instance/attributes/{name}"]
+def test_tpu_facts_from_tpu_env_attribute(google, tmp_path):
     google.metadata["instance/attributes/tpu-env"] = (
         "ACCELERATOR_TYPE: 'v4-16'\nRUNTIME_VERSION: 'tpu-vm-tf-2.15.1-pod-pjrt'\nWORKER_ID: '1'\n"
     )
-    machine = cloud.read_machine("local", root=tmp_path)
+    machine = tpu_checks.read_machine("local", root=tmp_path)
     assert (machine.worker, machine.accelerator_type) == ("1", "v4-16")
     assert machine.image == "tpu-vm-tf-2.15.1-pod-pjrt"
 
@@ -58,9 +56,9 @@ def test_cloud_facts_from_tpu_env_attribute(google, tmp_path):
 def test_tpu_library_libtpu_is_detected(tmp_path, content):
     path = tmp_path / "lib.so"
     path.write_bytes(content)
-    assert cloud.loads_libtpu(path)
+    assert tpu_checks.loads_libtpu(path)
     path.write_bytes(b"nothing of that kind")
-    assert not cloud.loads_libtpu(path)
+    assert not tpu_checks.loads_libtpu(path)
 
 
 def test_tpu_node_facts_from_cloud_api(google):
@@ -68,7 +66,7 @@ def test_tpu_node_facts_from_cloud_api(google):
     google.nodes["my-tpu"] = imitated_google.node(
         endpoints=endpoints, tensorflowVersion="tpu-vm-tf-2.15.1-pod-se"
     )
-    found = cloud.read_node(cloud.read_machine("my-tpu"))
+    found = tpu_checks.read_node(tpu_checks.read_machine("my-tpu"))
     assert not found.trouble
     assert (found.accelerator_type, found.state) == ("v3-32", "READY")
     assert found.endpoints == (("10.0.0.2", 8470), ("10.0.0.3", 8471))
@@ -78,7 +76,7 @@ def test_tpu_node_facts_from_cloud_api(google):
 
 def test_tpu_node_of_one_host_has_one_endpoint(google):
     google.nodes["one"] = {"state": "READY", "ipAddress": "10.0.0.2", "port": "8470"}
-    assert cloud.read_node(cloud.read_machine("one")).endpoints == (("10.0.0.2", 8470),)
+    assert tpu_checks.read_node(tpu_checks.read_machine("one")).endpoints == (("10.0.0.2", 8470),)
 
 
 @pytest.mark.parametrize(
@@ -86,21 +84,29 @@ def test_tpu_node_of_one_host_has_one_endpoint(google):
 )
 def test_tpu_node_that_is_missing(google, answer, trouble):
     google.nodes["my-tpu"] = answer
-    assert cloud.read_node(cloud.read_machine("my-tpu")).trouble == trouble
+    assert tpu_checks.read_node(tpu_checks.read_machine("my-tpu")).trouble == trouble
 
 
 def test_tpu_node_lookup_without_credentials(google, monkeypatch, tmp_path):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "absent.json"))
-    assert "no credentials were found" in cloud.read_node(cloud.read_machine("my-tpu")).trouble
+    assert (
+        "no credentials were found"
+        in tpu_checks.read_node(tpu_checks.read_machine("my-tpu")).trouble
+    )
 
 
 @pytest.mark.parametrize("answer", ["[1]", "not JSON"])
 def test_tpu_node_lookup_with_invalid_answer(google, answer):
     google.metadata["instance/service-accounts/default/token"] = answer
-    assert cloud.read_node(cloud.read_machine("my-tpu")).trouble
+    assert tpu_checks.read_node(tpu_checks.read_machine("my-tpu")).trouble
 
 
 def test_tpu_name_kinds_and_host_counts():
-    kinds = {"local": cloud.LOCAL, "my-tpu": cloud.NAMED, "grpc://10.0.0.2:8470": cloud.ADDRESS}
-    assert {tpu: Machine(tpu).kind for tpu in kinds} == kinds
-    assert [cloud.hosts_of(kind) for kind in ("v3-8", "v3-32", "v4-16", "v9-1")] == [1, 4, 2, 0]
+    named = {"local": False, "my-tpu": True, "grpc://10.0.0.2:8470": False}
+    assert {tpu: Machine(tpu).is_named for tpu in named} == named
+    assert [tpu_checks.hosts_of(kind) for kind in ("v3-8", "v3-32", "v4-16", "v9-1")] == [
+        1,
+        4,
+        2,
+        0,
+    ]

@@ -49,8 +49,6 @@ class Google(http.server.ThreadingHTTPServer):
 def tpu_vm(kind="v3-32", worker="0", **more):
     """The metadata of a TPU VM."""
     return {
-        "instance/attributes/accelerator-type": kind,
-        "instance/attributes/agent-worker-number": worker,
         "instance/attributes/tpu-env": f"ACCELERATOR_TYPE: '{kind}'\nWORKER_ID: '{worker}'\n",
         **more,
     }
