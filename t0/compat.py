@@ -490,9 +490,7 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
     "mtf_ops.random_uniform": "a rehearsal's two programs would draw different random numbers",
-    "t5_mesh.seqio": "our data pipeline needs the mixture and options of T5's dataset function",
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
-    "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
 # Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import these modules.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
@@ -522,52 +520,6 @@ def apply(package: str = "mesh_tensorflow") -> None:
         if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
             patch.apply()
             _applied.append(patch.name)
-
-
-def bound_arguments(
-    function: Callable[..., Any], *args: Any, **keyword_arguments: Any
-) -> dict[str, Any]:
-    """Returns the arguments that gin would pass to a configurable of another package.
-
-    Gin adds the parameters bound to `function` and records them in the operative config, as if
-    `function` had been called. `function` itself is not called: during this call, gin sees a
-    placeholder with the same selector and signature instead.
-
-    Args:
-      function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
-      *args: positional arguments.
-      **keyword_arguments: keyword arguments.
-
-    Returns:
-      parameter -> value, including the defaults of `function`.
-
-    Raises:
-      RuntimeError: a required parameter has no value (raised by gin).
-    """
-    from gin import config
-
-    stock = config._inverse_lookup(function, allow_decorators=True)
-    signature = inspect.signature(stock.wrapped)
-
-    def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
-
-    arguments.__signature__ = signature
-    with config.unlock_config(), config.interactive_mode():
-        substitute = config.external_configurable(
-            arguments,
-            name=stock.name,
-            module=stock.module,
-            allowlist=stock.allowlist,
-            denylist=stock.denylist,
-        )
-        try:
-            return substitute(*args, **keyword_arguments)
-        finally:
-            config._REGISTRY[stock.selector] = stock
-            del config._INVERSE_REGISTRY[arguments]
 
 
 @contextlib.contextmanager

@@ -224,40 +224,6 @@ def test_patch_scoring_gets_ids_and_exported_model_gets_text(monkeypatch, vocabu
     assert decoding.vocabulary is vocabulary
 
 
-def test_bound_arguments_equal_a_call_and_keep_operative_config(empty_gin):
-    import gin
-    from gin import config as gin_config
-    from mesh_tensorflow.transformer import utils
-
-    gin.parse_config(
-        "run.mesh_shape = ''\nrun.layout_rules = ''\nSTEPS = 7\nrun.train_steps = %STEPS\n"
-        "run.optimizer = @AdafactorOptimizer\nAdafactorOptimizer.decay_rate = 0.5"
-    )
-    before = dict(gin_config._REGISTRY.items())
-    found = compat.bound_arguments(
-        utils.run, tpu_job_name="", tpu="", gcp_project="", tpu_zone="", model_dir="/m", mode="eval"
-    )
-    assert (found["train_steps"], found["mode"], found["batch_size"]) == (
-        7, "eval", ("tokens_per_replica", 2048),
-    )  # fmt: skip
-    assert found["optimizer"].__name__ == "AdafactorOptimizer"
-    assert found["eval_dataset_fn"] is None
-    operative = gin.operative_config_str()
-    assert "run.train_steps = %STEPS" in operative
-    assert "run.model_dir" not in operative
-    assert dict(gin_config._REGISTRY.items()) == before
-
-
-def test_bound_arguments_with_missing_required_values_are_refused(empty_gin):
-    from mesh_tensorflow.transformer import utils
-
-    places = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone", "model_dir"), "")
-    with pytest.raises(RuntimeError, match="Required bindings for `run` not provided"):
-        compat.bound_arguments(utils.run, **places)
-    with pytest.raises(TypeError):
-        compat.bound_arguments(utils.run, nonsense=1, mesh_shape="", layout_rules="", **places)
-
-
 def test_replaced_function_is_temporary_and_nested():
     from mesh_tensorflow.transformer import utils
 

@@ -61,16 +61,6 @@ _T5X_FILES = tuple(
 )
 
 
-# T5X's files whose models or runs this project does not compute -> the reason.
-_NOT_COMPUTED = (
-    (r"/byt5/", "ByT5 reads bytes, and every vocabulary here is a SentencePiece model"),
-    (r"/umt5/", "UMT5 has position biases in every layer, and T5 has them in the first layer only"),
-    (r"/(decoder_only|lm)/", "it is a decoder without an encoder; see models/lm_v1.gin"),
-    (r"t5x/(contrib|examples)/", "only T5 1.0, T5 1.1 and mT5 have model files; see models/"),
-    (r"t5x/configs/", "only pretrain, finetune, eval and infer have run files; see runs/"),
-)
-
-
 def gin_folder() -> pathlib.Path:
     """Returns this project's folder of gin files, in a checkout or in an installed wheel."""
     installed = pathlib.Path(str(importlib.resources.files("t0"))) / "gin"
@@ -90,12 +80,6 @@ def t5x_file(name: str) -> str | None:
     """
     matches = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
     return next((match.expand(ours) for match, ours in matches if match), None)
-
-
-def why_not_computed(name: str) -> str | None:
-    """Returns the reason why a T5X file has no replacement here; None for other files."""
-    reasons = (reason for pattern, reason in _NOT_COMPUTED if re.search(pattern, name))
-    return next(reasons, None) if t5x_file(name) is None else None
 
 
 def local_name(name: str, folders: Sequence[str]) -> str:

@@ -16,12 +16,10 @@ import itertools
 import math
 import posixpath
 import shlex
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from t0 import compat
 from t0.caching.cache_plan import NO_RECORD
 from t0.caching.provenance import changes_of
 from t0.caching.verify import verify_cache
@@ -29,7 +27,7 @@ from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.config import specification
-from t0.config.bindings import bound
+from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
@@ -377,7 +375,7 @@ def _vocabularies(spec: DataSpec) -> dict[str, set[str | None]]:
 
 
 @gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])
-def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
+def own_train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
     """Reads data with T5's `mesh_train_dataset_fn`, under another gin name."""
     from t0.compat import t5_mesh
 
@@ -386,36 +384,14 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
     )
 
 
-class _RecordingMixture:
-    """Replaces a mixture and its dataset in T5's dataset function.
-
-    `reading` has the arguments with which T5's function would read the dataset.
-    """
-
-    output_features: Mapping[str, Any] = types.MappingProxyType({})
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.reading: dict[str, Any] = {}
-
-    def get_dataset(self, sequence_length: Any, **reading: Any) -> "_RecordingMixture":
-        del sequence_length
-        self.reading = reading
-        return self
-
-    def map(self, function: Callable[..., Any], **unused: Any) -> "_RecordingMixture":
-        del function, unused
-        return self
-
-
 def open_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> TrainingData | DatasetBatches:
     """Opens the data that a run's dataset function describes or returns.
 
-    If the function is T5's function, or returns the result of T5's function, this package reads the
-    data itself. A function may also return a `tf.data.Dataset`, or a `TrainingData`. A
-    `TrainingData` is returned unchanged.
+    If gin binds T5's function or `t0.train_dataset_fn`, this package reads the data itself, and
+    only asks gin for the function's arguments. A user's own function is called. It returns a
+    `tf.data.Dataset`, or a `TrainingData`, which is returned unchanged.
 
     Args:
       train_dataset_fn: the dataset function that gin binds.
@@ -423,60 +399,26 @@ def open_dataset_function(
       **arguments: the arguments with which Mesh TensorFlow calls the function. The default
         vocabulary is None, and the default split is "train".
     """
+    from t0.compat import t5_mesh
+
     arguments = {"vocabulary": None, "dataset_split": "train", **arguments}
+    if train_dataset_fn is own_train_dataset_fn:
+        arguments = read_arguments(own_train_dataset_fn, **arguments)
+        arguments |= arguments.pop("arguments")
+        train_dataset_fn = t5_mesh.mesh_train_dataset_fn
+    if train_dataset_fn is t5_mesh.mesh_train_dataset_fn:
+        arguments = read_arguments(train_dataset_fn, **arguments)
+        del arguments["vocabulary"]
+        choices = bool(ChoiceLosses())
+        return open_data(data_spec(**arguments, default_seed=default_seed, choices=choices))
 
     def make() -> Any:
-        return _call_dataset_function(train_dataset_fn, default_seed, **arguments)
+        with checked_tsv_files():
+            return train_dataset_fn(**arguments)
 
     with tf.Graph().as_default():
         result = make()
-    if isinstance(result, TrainingData):
-        return result
-    return open_data(result) if isinstance(result, DataSpec) else DatasetBatches(make)
-
-
-def _call_dataset_function(
-    train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
-) -> Any:
-    """Calls a dataset function, and returns its result, which is a `DataSpec` for T5's function.
-
-    T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
-    the operative config. The mixture that it reads is replaced by an object that only records the
-    arguments.
-    """
-
-    def build_spec(
-        mixture: _RecordingMixture, sequence_length: Any, *, pack: bool, **unused: Any
-    ) -> Any:
-        del unused
-        arguments_read = mixture.reading
-        return data_spec(
-            mixture.name,
-            sequence_length,
-            dataset_split=arguments_read["split"],
-            shuffle=arguments_read["shuffle"],
-            seed=arguments_read["seed"],
-            use_cached=arguments_read["use_cached"],
-            pack=pack,
-            default_seed=default_seed,
-            choices=bool(ChoiceLosses()),
-        )
-
-    with (
-        compat.replaced(
-            "t5_mesh.seqio", _replace_names(seqio, get_mixture_or_task=_RecordingMixture)
-        ),
-        compat.replaced(
-            "t5_mesh.transformer_dataset",
-            _replace_names(compat.mesh_dataset, pack_or_pad=build_spec),
-        ),
-        checked_tsv_files(),
-    ):
-        return train_dataset_fn(**arguments)
-
-
-def _replace_names(module: types.ModuleType, **other: Any) -> types.SimpleNamespace:
-    return types.SimpleNamespace(**{**vars(module), **other})
+    return result if isinstance(result, TrainingData) else DatasetBatches(make)
 
 
 def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[str]]) -> None:

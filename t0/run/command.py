@@ -155,8 +155,7 @@ def _describe_mesh(flags: Any) -> dict[str, Any]:
 
 def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.compat import gin, t5_mesh, tf
-    from t0.config.bindings import bound
-    from t0.config.explain import explain_unset
+    from t0.config.bindings import bound, explain_unset
     from t0.mesh import batch
     from t0.run import host_pipeline, modes, preflight, stream_writing, weights
 

@@ -17,7 +17,6 @@ from typing import Any
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio, t5_mesh
 from t0.config.bindings import bound, is_configured
-from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
@@ -221,8 +220,14 @@ def check_run(
       UserError: the run cannot work.
     """
     mode = run_mode()
-    for parameter in KINDS:
-        check_not_text(parameter, bound(f"run.{parameter}", evaluate=False))
+    for parameter in ("optimizer", "learning_rate_schedule"):
+        value = bound(f"run.{parameter}", evaluate=False)
+        if isinstance(value, str):
+            raise UserError(
+                f"run.{parameter} is the text {value!r}; expected a class or function, as @NAME "
+                "without quotes, such as @AdafactorOptimizer, @t0.AdamWOptimizer or "
+                "@t0.cosine_with_warmup (docs/reference.md)"
+            )
     _check_dataset_function(mode)
     lengths = lengths_of_run()
     if lengths is None and mode not in ("eval", "score_eval"):
