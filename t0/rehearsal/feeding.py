@@ -34,7 +34,7 @@ from t0.feeding import batch_stream, manifest, opening
 from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
-from t0.run import host_pipeline, modes, preflight
+from t0.run import modes, preflight
 
 Batch = Mapping[str, np.ndarray]
 InputFunction = Callable[[Any], Any]
@@ -270,9 +270,7 @@ def configured_input(vocabulary: Any) -> InputFunction:
     """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
-        input_fn = host_pipeline.input_function(
-            "train", arguments | modes.engine_arguments(tpu=_TPU)
-        )
+        input_fn = preflight.training_input(arguments | modes.engine_arguments(tpu=_TPU))
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
     return input_fn

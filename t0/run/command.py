@@ -53,7 +53,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import host_pipeline, model_api, preflight, run_files
+    from t0.run import model_api, preflight, run_files
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -65,8 +65,6 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if not flags.use_model_api:
             _print_notes(_check_bindings(flags, parsed, preflight.run_mode()))
         _list_configuration(flags, parsed)
-        if flags.tpu and not flags.use_model_api:
-            _print_notes([host_pipeline.dry_run_line(flags)])
         return
     # Cache folders are set after gin is parsed, because gin files may also set them.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
@@ -157,7 +155,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
     from t0.compat import gin, t5_mesh, tf
     from t0.config.bindings import bound, explain_unset
     from t0.mesh import batch
-    from t0.run import host_pipeline, modes, preflight, stream_writing, weights
+    from t0.run import modes, preflight, stream_writing, weights
 
     mode = preflight.run_mode()
     notes = _check_bindings(flags, parsed, mode)
@@ -206,7 +204,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
         stream_writing.write_stream(flags.write_stream, arguments, flags.stream_steps)
         return
     if hosts_read:
-        host_pipeline.check(mode, arguments)
+        preflight.check_hosts(mode, arguments)
     try:
         modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:

@@ -211,10 +211,7 @@ def test_t5x_wiring_is_skipped(statement):
         ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),
         ("MODEL = @models.EncoderDecoderModel()", ["models/t5.1.1.base.gin"]),
         ("OPTIMIZER = @adafactor.Adafactor()", ["run.optimizer"]),
-        (
-            "include 't5x/examples/t5/byt5/base.gin'",
-            ["byt5/base.gin", "only T5 1.0, T5 1.1"],
-        ),
+        ("include 't5x/examples/t5/byt5/base.gin'", ["byt5/base.gin", "only T5 1.0, T5 1.1"]),
         ("include 't5x/examples/t5/t5_1_1/tiny.gin'", ["only T5 1.0, T5 1.1 and mT5"]),
         ("include 't5x/configs/runs/export.gin'", ["pretrain, finetune, eval and infer"]),
     ],
