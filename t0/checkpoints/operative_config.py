@@ -195,8 +195,8 @@ def _check_import(module: str, packages: Sequence[str], location: Any) -> None:
     if not any(module == package or module.startswith(f"{package}.") for package in packages):
         raise UserError(
             f"{location.filename}, line {location.line_num}, imports {module}, which gin would "
-            "run. The file is read because it is next to a checkpoint. If you trust that module, add "
-            f"--module_import={module}. Otherwise remove the line"
+            "run. The file is read because it is next to a checkpoint. If you trust that module, "
+            f"add --module_import={module}. Otherwise remove the line"
         )
 
 
