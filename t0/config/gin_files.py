@@ -14,10 +14,11 @@ import importlib.util
 import logging
 import os
 import pathlib
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
-from t0.config import operative
+from t0.config.saved_config import FILE, OURS
 from t0.errors import UserError
 
 
@@ -109,7 +110,8 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     names = []
     for name in gin_files:
         names.append(local_name(name, folders))
-        companion_file = operative.companion(name)
+        folder, base = posixpath.split(name)
+        companion_file = posixpath.join(folder, OURS) if base == FILE else None
         # Look for `name` before the companion file. If both files are forbidden or unreachable, the
         # error should name the file that the user gave.
         is_new_companion = companion_file and companion_file not in gin_files
@@ -176,7 +178,7 @@ def _is_run(name: str) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    return name.split("/")[-2:-1] == ["models"] or name.endswith((operative.FILE, operative.OURS))
+    return name.split("/")[-2:-1] == ["models"] or name.endswith((FILE, OURS))
 
 
 @contextlib.contextmanager

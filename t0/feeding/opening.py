@@ -12,7 +12,6 @@ SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.live`).
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import posixpath
 import shlex
@@ -37,18 +36,11 @@ from t0.feeding.training_data import TrainingData, open_training_data
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths
 from t0.files.untrusted import parsed_json
-from t0.sources import data_dirs
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The maximum number of records per task whose targets are measured before a run. Measuring them
-# takes about a second.
-MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# Subfolders of a data folder whose contents become tasks. A task's name begins with the name of its
-# subfolder.
-RECIPES = ("text", "sni", "qa", "mt")
 
 
 def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
@@ -66,14 +58,10 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
         )
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
-        more = "List them with: t0 tasks (is --module_import right?)"
-        kind = name.partition("_")[0]
-        if kind in RECIPES:
-            folders = ", ".join(map(str, data_dirs())) or "none"
-            more = (
-                f"{kind}_* are tasks of t0.recipes, made from a folder {kind}/ in a data folder; "
-                f"the data folders (--data_dir or T0_DATA_DIR): {folders}"
-            )
+        more = (
+            "List them with: t0 tasks (is --module_import right? t0.recipes registers the tasks of "
+            "folders such as text/ in --data_dir)"
+        )
         if name in _catalogue_names():
             raise UserError(
                 f"'{name}' is registered by t0.seqio_tasks, which is not imported: add "
@@ -571,16 +559,12 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
         )
 
 
-def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[str]:
-    """Yields notes for the user about the recipe tasks in the mixture `name`.
-
-    The notes report the rows that a source left out, and the number of targets that are longer than
-    the limit (in tokens, including EOS). Training truncates such targets.
+def notes(name: str, split: str) -> Iterator[str]:
+    """Yields notes about the rows that the recipe tasks in the mixture `name` left out.
 
     Args:
       name: a mixture's or task's name.
       split: the split.
-      lengths: feature -> maximum number of tokens; None if nothing is truncated.
 
     Raises:
       UserError: if the data is malformed.
@@ -588,22 +572,3 @@ def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[
     for task in seqio.get_subtasks(known_mixture(name)):
         if isinstance(task.source, RecordSource) and split in task.splits:
             yield from task.source.notes(split)
-            most = (lengths or {}).get("targets")
-            if most:
-                yield from _long_targets(task, split, most)
-
-
-def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
-    feature = task.output_features["targets"]
-    measured = long = 0
-    for record in itertools.islice(task.source.records(split), MEASURED):
-        # All outputs of an example are measured, because training may draw any of them.
-        texts = record["outputs"] if "outputs" in record else [record["targets"]]
-        room = most - int(feature.add_eos)
-        measured += 1
-        long += any(len(feature.vocabulary.encode(text)) > room for text in texts)
-    if long:
-        yield (
-            f"{task.name}, {split}: {long:,} of {measured:,} targets are longer than {most} "
-            "tokens and will be cut"
-        )

@@ -10,7 +10,7 @@ later with a traceback, or would not notice the error.
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +101,10 @@ def check_mixtures(
             opening.require_whole(name, split)
         unread = None if use_cached else opening.unread_caches(name, function=function)
         notes += [unread] if unread else []
-        with _hint_if_absent(unread):
+        try:
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)
+        except AbsentData as error:
+            raise AbsentData("\n".join([str(error), *([unread] if unread else [])])) from error
     tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
@@ -140,22 +142,10 @@ def _mixture_functions(mode: str) -> list[str]:
     return [function] if mixture and not reads_files else []
 
 
-@contextlib.contextmanager
-def _hint_if_absent(hint: str | None) -> Iterator[None]:
-    """Adds a hint to the error that is raised if the data is absent."""
-    try:
-        yield
-    except AbsentData as error:
-        if not hint:
-            raise
-        raise AbsentData(f"{error}\n{hint}") from error
-
-
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
     """Returns notes about the share of the mixture `name` that the run's lengths truncate."""
     lengths = lengths_of_run()
-    # The truncation of targets only matters in training.
-    notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
+    notes = [*opening.notes(name, split)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))
         with_split = [task for task in tasks if split in task.splits]

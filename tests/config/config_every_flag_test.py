@@ -258,7 +258,6 @@ REFUSED = {
     "doctor --project=p --model_dir=/m": "--project needs --tpu=NAME",
     "eval c --skip_absent --cache_dirs=d": "--skip_absent is about datasets",
     "eval c --shard_id=1": "expected both",
-    "eval c --format=lm-eval": "`t0 eval` only writes its own format",
     "plan --gpu=t4": "--gpu is for plans of GPUs with PyTorch: add --engine=torch",
     "plan --gpus=2": "--gpus is for plans of GPUs",
     "plan --engine=torch --gpu=t4 --start_step=5": "--start_step is for plans of TPUs",

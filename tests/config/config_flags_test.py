@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from t0.cli import main, plan
 from t0.config import flags
-from t0.config.masking import mask_command, mask_secrets
+from t0.config.saved_config import mask_command, mask_secrets
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
