@@ -174,8 +174,8 @@ def operative_texts() -> dict[str, str]:
     for file, part in ((FILE, stock), (OURS, ours)):
         text = mask_config(functools.partial(gin_config._config_str, part))
         lines = text.splitlines(keepends=True)
-        kept = [line for line in lines if _imports(line) in (None, file)]
-        texts[file] = "".join(kept).strip() + "\n"
+        lines = [line for line in lines if _imports(line) in (None, file)]
+        texts[file] = "".join(lines).strip() + "\n"
     return {**texts, FILE: _NOTE + texts[FILE]}
 
 
