@@ -201,6 +201,24 @@ _REMOTE = (
 )
 
 
+_PUBLISHED_CONFIG = re.compile(
+    r".*/(?:(t5\.1\.1\.[\w.]+)|mt5/(\w+)|pretrained_models/(\w+))/operative_config(?:\.t0)?\.gin"
+)
+
+
+def substitute_for(path: str) -> str | None:
+    """Returns a sentence that names the local gin file of a published model's config, or None.
+
+    >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
+    'A file of the same model: --gin_file=models/mt5.xl.gin'
+    """
+    match = _PUBLISHED_CONFIG.fullmatch(path)
+    if not match:
+        return None
+    name = match[1] or (f"mt5.{match[2]}" if match[2] else f"t5.1.0.{match[3]}")
+    return f"A file of the same model: --gin_file=models/{name}.gin"
+
+
 def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
     """Classifies a failed request to gs://, http or the hub, and returns advice.
 
@@ -255,7 +273,7 @@ def remote_mistake(error: BaseException) -> str | None:
     """Describes an error in reading or writing a `gs://` or http file; None for other errors.
 
     The description is one line. It says whether the file is absent, forbidden or unreachable, and
-    gives advice.
+    gives advice. For the gin file of a published model, it names the local gin file.
     """
     path = str(getattr(error, "filename", None) or "")
     if not (isinstance(error, OSError) and "://" in path):
@@ -265,8 +283,9 @@ def remote_mistake(error: BaseException) -> str | None:
             return None
         path = match[0].rstrip("/.")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    local = substitute_for(path)
     doctor = " (t0 doctor --model_dir=gs://... asks)" if path.startswith("gs://") else ""
-    return f"{path}: {describe_remote(reason)}{doctor}"
+    return f"{path}: {describe_remote(reason)}{doctor}{f'. {local}' if local else ''}"
 
 
 def refuse_unanswered(error: BaseException) -> None:

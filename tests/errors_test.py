@@ -2,9 +2,11 @@
 
 import errno
 import zlib
+from pathlib import Path
 
 import pytest
 
+from t0.config.gin_files import search_path
 from t0.errors import (
     ABSENT,
     FORBIDDEN,
@@ -14,6 +16,7 @@ from t0.errors import (
     describe_remote,
     reading,
     refuse_unanswered,
+    substitute_for,
 )
 
 
@@ -76,6 +79,22 @@ def test_remote_error_is_absent_forbidden_or_unreachable(text, kind, advice):
 def test_remote_error_of_another_kind_is_not_classified():
     assert classify_remote(ValueError("Unknown split 'x'")) is None
     assert describe_remote(ValueError("Unknown\nsplit")) == "Unknown split"
+
+
+@pytest.mark.parametrize(
+    ("place", "file"),
+    [
+        ("t5.1.1.lm100k.xxl/operative_config.gin", "t5.1.1.lm100k.xxl"),
+        ("t5.1.1.small/operative_config.gin", "t5.1.1.small"),
+        ("mt5/base/operative_config.t0.gin", "mt5.base"),
+        ("3B/operative_config.gin", "t5.1.0.3B"),
+    ],
+)
+def test_error_message_substitute_for_operative_config_exists(place, file):
+    text = substitute_for(f"gs://t5-data/pretrained_models/{place}")
+    assert text.endswith(f"--gin_file=models/{file}.gin")
+    folders = (Path(folder) for folder in search_path())
+    assert any((folder / "models" / f"{file}.gin").is_file() for folder in folders)
 
 
 def test_remote_error_forbidden_file_is_not_reported_as_damaged():
