@@ -251,11 +251,11 @@ def advise(name: str) -> str | None:
     """Returns advice on how to set here what other training programs set with the flag `name`.
 
     >>> advise("num-epochs")
-    'Here this is set with --epochs=3'
+    'Use --epochs=3'
     """
     name = name.replace("-", "_").lower()
     ours = (flag for names, flag in _GUESSES.items() if name in names.split())
-    return next((f"Here this is set with {flag}" for flag in ours), None)
+    return next((f"Use {flag}" for flag in ours), None)
 
 
 def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:

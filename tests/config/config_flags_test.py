@@ -205,6 +205,4 @@ def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
 
 def test_flag_of_the_model_api_without_it_names_the_gin_parameter():
     (note,) = flags.check_mode(flags.parse([COMMAND, "--batch_size=16"]), "train")
-    assert note.endswith(
-        "it has no effect here. Here this is set with --gin.BATCH_SIZE=16 (sequences)"
-    )
+    assert note.endswith("it has no effect here. Use --gin.BATCH_SIZE=16 (sequences)")
