@@ -28,9 +28,32 @@ from typing import Any, NamedTuple
 
 from t0.errors import AbsentData, UserError, install_command, short_reason
 
-_applied: list[str] = []
+
+class Patch(NamedTuple):
+    """A permanent change to another package.
+
+    Attributes:
+      needed_by: the package that does not work without the change.
+      why: the problem that the change solves.
+      apply: the function that makes the change.
+    """
+
+    needed_by: str
+    why: str
+    apply: Callable[[], None]
 
 
+# The patches, in the order in which they are applied.
+PATCHES: list[Patch] = []
+_applied: list[Patch] = []
+
+
+def _patch(needed_by: str, why: str) -> Callable[[Callable[[], None]], None]:
+    """Makes the decorated function a row of `PATCHES`."""
+    return lambda apply: PATCHES.append(Patch(needed_by, why, apply))
+
+
+@_patch("tensorflow", "hundreds of start-up lines hide the important one")
 def _silence_start() -> None:
     # TensorFlow reads these two environment variables when its library loads. If the user has set
     # one of the variables, the user's value takes precedence.
@@ -62,6 +85,7 @@ def on_googles_machine() -> bool:
         return False
 
 
+@_patch("tensorflow", "TensorFlow waits minutes for the metadata server")
 def _skip_metadata_server() -> None:
     # If no file holds credentials, TensorFlow asks a metadata server for them. Outside Google Cloud
     # no server answers, and TensorFlow waits. On Google Cloud, TensorFlow must ask, because
@@ -74,6 +98,10 @@ def _skip_metadata_server() -> None:
     os.environ.setdefault("GCS_METADATA_REQUEST_TIMEOUT_SECS", "10")
 
 
+@_patch(
+    "seqio",
+    "register_tensor_conversion_function moved in TensorFlow 2.14; Mesh imports the old name",
+)
 def _add_tensor_conversion_function() -> None:
     from tensorflow.python.framework import ops, tensor_conversion_registry
 
@@ -83,6 +111,7 @@ def _add_tensor_conversion_function() -> None:
         )
 
 
+@_patch("seqio", "t5.models imports PyTorch unconditionally")
 def _allow_t5_models_without_torch() -> None:
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         return
@@ -101,12 +130,14 @@ def _allow_t5_models_without_torch() -> None:
     sys.modules.setdefault("t5.models.hf_model", stand_in)
 
 
+@_patch("seqio", "a gin file that imports a removed module cannot be parsed")
 def _add_modules_of_old_configs() -> None:
     # Operative configs of public checkpoints import these modules, which no longer exist.
     for name in ("t5.data.sentencepiece_vocabulary", "seqio.sentencepiece_vocabulary"):
         sys.modules.setdefault(name, types.ModuleType(name, "Gone; kept importable for gin files."))
 
 
+@_patch("gin", "a folder models/ on Python's path makes gin's search for a file fail")
 def _handle_gin_files_outside_packages() -> None:
     # gin also looks for models/x.gin in a Python package `models`. If a folder on Python's path has
     # that name, Python treats the folder as a package without a file, and gin raises "expected str,
@@ -124,6 +155,7 @@ def _handle_gin_files_outside_packages() -> None:
     resource_reader._parse_config_path = parse_config_path
 
 
+@_patch("seqio", "T0_VOCAB replaces T5's vocabulary everywhere")
 def _set_vocabulary_of_t5() -> None:
     # When T5's own tasks are registered, they read their vocabulary path from DEFAULT_SPM_PATH.
     path = os.environ.get("T0_VOCAB")
@@ -133,6 +165,7 @@ def _set_vocabulary_of_t5() -> None:
         importlib.import_module("t5.data.utils").DEFAULT_SPM_PATH = path
 
 
+@_patch("seqio", "a dataset function without the argument `seed` cannot be read in a fixed order")
 def _allow_dataset_functions_without_seed() -> None:
     from seqio import FunctionDataSource
 
@@ -154,6 +187,7 @@ def _allow_dataset_functions_without_seed() -> None:
     FunctionDataSource.get_dataset = get_dataset
 
 
+@_patch("seqio", "a feature that no preprocessor makes ends every command with a traceback")
 def _explain_missing_features() -> None:
     from seqio import Task
 
@@ -165,14 +199,17 @@ def _explain_missing_features() -> None:
         except ValueError as error:
             raise UserError(
                 f"task {self.name}: {error}. Its preprocessors make: "
-                f"{', '.join(sorted(dataset.element_spec)) or 'nothing'}; its output_features "
-                f"need: {', '.join(self.output_features)}. Make the feature in a preprocessor, "
-                "with the type of its seqio.Feature, or set required=False there"
+                f"{', '.join(sorted(dataset.element_spec)) or 'nothing'}. Make the feature in a "
+                "preprocessor, or set required=False in its seqio.Feature"
             ) from error
 
     Task._validate_preprocessing = validate_preprocessing
 
 
+@_patch(
+    "seqio",
+    "a TFDS dataset without its data is reported as having no splits, or a run downloads it",
+)
 def _report_absent_tfds_data() -> None:
     from seqio import Task
     from seqio.utils import LazyTfdsLoader as Loader
@@ -192,12 +229,10 @@ def _report_absent_tfds_data() -> None:
             # TensorFlow Datasets caches builders. A cached builder that was created before its data
             # was prepared would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
-            data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
                 f"the data of TensorFlow Datasets' {name} is not in {builder.data_dir}. Prepare "
-                'it once, with a network: python -c "import tensorflow_datasets as tfds; '
-                f'tfds.builder({name!r}{data_dir_argument}).download_and_prepare()"; or set the '
-                "folder that has it, with --tfds_data_dir or the variable TFDS_DATA_DIR"
+                f"it once, with a network: tfds build {name}; or set the folder that has it, with "
+                "--tfds_data_dir or the variable TFDS_DATA_DIR"
             )
         return builder
 
@@ -240,6 +275,9 @@ class _WithoutGraphText:
         return getattr(self._vocabulary, name)
 
 
+@_patch(
+    "mesh_tensorflow", "off TPU, scoring crashes at its end, because it gets text instead of ids"
+)
 def _keep_ids_for_scoring() -> None:
     # Without a TPU, the model detokenizes in the graph. But Mesh TensorFlow's scoring expects ids.
     # After minutes, the scoring raises "'bytes' object has no attribute 'tolist'" (or 'any'). So
@@ -270,6 +308,7 @@ def _keep_ids_for_scoring() -> None:
     utils.get_estimator = get_estimator
 
 
+@_patch("mesh_tensorflow", "Mesh writes b'Paris' instead of Paris")
 def _write_lines_as_text() -> None:
     # Mesh TensorFlow's function writes inputs, targets and decodes as bytes literals (b'Paris').
     # T5's function does not create the folder. So this patch replaces both functions.
@@ -285,6 +324,7 @@ def _write_lines_as_text() -> None:
     mesh_utils.write_lines_to_file = t5_utils.write_lines_to_file = write_lines_to_file
 
 
+@_patch("mesh_tensorflow", "Mesh prints a line for each step")
 def _hide_loss_lines() -> None:
     # Mesh TensorFlow's model function prints the loss of every step with tf.Print. Training has its
     # own progress line, so this patch removes these prints.
@@ -293,144 +333,6 @@ def _hide_loss_lines() -> None:
     tf.Print = lambda input_, *args, **kwargs: input_
 
 
-def _cache_group_assignment() -> None:
-    import numpy as np
-    from mesh_tensorflow.simd_mesh_impl import SimdMeshImpl
-
-    stock = SimdMeshImpl._create_group_assignment
-
-    def create_group_assignment(self: Any, mesh_axes: Iterable[int]) -> Any:
-        groups = vars(self).setdefault("_groups_by_axes", {})
-        axes = tuple(mesh_axes)
-        if axes not in groups:
-            groups[axes] = np.asarray(stock(self, axes), np.int32)
-        return groups[axes]
-
-    SimdMeshImpl._create_group_assignment = create_group_assignment
-
-
-class Patch(NamedTuple):
-    """A permanent change to another package.
-
-    Attributes:
-      needed_by: the package that does not work without the change.
-      name: the name of the patched feature.
-      why: the problem that the change solves.
-      apply: the function that makes the change.
-      changes: the module attributes to which the change assigns new values.
-    """
-
-    needed_by: str
-    name: str
-    why: str
-    apply: Callable[[], None]
-    changes: tuple[str, ...] = ()
-
-
-# The patches, in the order in which they are applied.
-PATCHES: tuple[Patch, ...] = (
-    Patch(
-        "gin",
-        "gin.resource_reader",
-        "a folder models/ on Python's path makes gin's search for a file fail",
-        _handle_gin_files_outside_packages,
-        ("gin.resource_reader._parse_config_path",),
-    ),
-    Patch(
-        "tensorflow",
-        "tensorflow logging",
-        "hundreds of start-up lines hide the important one",
-        _silence_start,
-    ),
-    Patch(
-        "tensorflow",
-        "gs:// off Google's machines",
-        "TensorFlow waits minutes for the metadata server",
-        _skip_metadata_server,
-    ),
-    Patch(
-        "seqio",
-        "tensorflow.python.framework.ops",
-        "register_tensor_conversion_function moved in TensorFlow 2.14; Mesh imports the old name",
-        _add_tensor_conversion_function,
-        ("tensorflow.python.framework.ops.register_tensor_conversion_function",),
-    ),
-    Patch(
-        "seqio",
-        "t5.models.hf_model",
-        "t5.models imports PyTorch unconditionally",
-        _allow_t5_models_without_torch,
-    ),
-    Patch(
-        "seqio",
-        "modules of old gin files",
-        "a gin file that imports a removed module cannot be parsed",
-        _add_modules_of_old_configs,
-    ),
-    Patch(
-        "seqio",
-        "t5.data.utils",
-        "T0_VOCAB replaces T5's vocabulary everywhere",
-        _set_vocabulary_of_t5,
-        ("t5.data.utils.DEFAULT_SPM_PATH",),
-    ),
-    Patch(
-        "seqio",
-        "seqio.FunctionDataSource",
-        "a dataset function without the argument `seed` cannot be read in a fixed order",
-        _allow_dataset_functions_without_seed,
-        ("seqio.dataset_providers.FunctionDataSource.get_dataset",),
-    ),
-    Patch(
-        "seqio",
-        "seqio.Task",
-        "a feature that no preprocessor makes ends every command with a traceback",
-        _explain_missing_features,
-        ("seqio.dataset_providers.Task._validate_preprocessing",),
-    ),
-    Patch(
-        "seqio",
-        "seqio.utils.LazyTfdsLoader",
-        "a TFDS dataset without its data is reported as having no splits, or a run downloads it",
-        _report_absent_tfds_data,
-        (
-            "seqio.utils.LazyTfdsLoader._get_builder",
-            "seqio.utils.LazyTfdsLoader.load",
-            "seqio.dataset_providers.Task.splits",
-        ),
-    ),
-    Patch(
-        "mesh_tensorflow",
-        "mesh get_estimator",
-        "off TPU, scoring crashes at its end, because it gets text instead of ids",
-        _keep_ids_for_scoring,
-        ("mesh_tensorflow.transformer.utils.get_estimator",),
-    ),
-    Patch(
-        "mesh_tensorflow",
-        "mesh and t5 write_lines_to_file",
-        "Mesh writes b'Paris' instead of Paris",
-        _write_lines_as_text,
-        (
-            "mesh_tensorflow.transformer.utils.write_lines_to_file",
-            "t5.models.utils.write_lines_to_file",
-        ),
-    ),
-    Patch(
-        "mesh_tensorflow",
-        "mesh groups of cores",
-        "Mesh recomputes the core groups for each all-reduce; an 11B model has a thousand",
-        _cache_group_assignment,
-        ("mesh_tensorflow.simd_mesh_impl.SimdMeshImpl._create_group_assignment",),
-    ),
-    Patch(
-        "mesh_tensorflow",
-        "tf.Print",
-        "Mesh prints a line for each step",
-        _hide_loss_lines,
-        ("tensorflow.compat.v1.Print",),
-    ),
-)
 # Package -> the packages whose patches it needs: the package itself and the packages it imports.
 _NEEDS = {
     "gin": ("gin",),
@@ -490,9 +392,7 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
     "mtf_ops.random_uniform": "a rehearsal's two programs would draw different random numbers",
-    "t5_mesh.seqio": "our data pipeline needs the mixture and options of T5's dataset function",
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
-    "t5_mesh.transformer_dataset": "it packs examples one by one; ours packs a window of examples",
 }
 # Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import these modules.
 _WITHOUT_MESH = ("t5.data.", "t5.evaluation.")
@@ -519,55 +419,9 @@ def apply(package: str = "mesh_tensorflow") -> None:
         are applied.
     """
     for patch in PATCHES:
-        if patch.needed_by in _NEEDS[package] and patch.name not in _applied:
+        if patch.needed_by in _NEEDS[package] and patch not in _applied:
             patch.apply()
-            _applied.append(patch.name)
-
-
-def bound_arguments(
-    function: Callable[..., Any], *args: Any, **keyword_arguments: Any
-) -> dict[str, Any]:
-    """Returns the arguments that gin would pass to a configurable of another package.
-
-    Gin adds the parameters bound to `function` and records them in the operative config, as if
-    `function` had been called. `function` itself is not called: during this call, gin sees a
-    placeholder with the same selector and signature instead.
-
-    Args:
-      function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
-      *args: positional arguments.
-      **keyword_arguments: keyword arguments.
-
-    Returns:
-      parameter -> value, including the defaults of `function`.
-
-    Raises:
-      RuntimeError: a required parameter has no value (raised by gin).
-    """
-    from gin import config
-
-    stock = config._inverse_lookup(function, allow_decorators=True)
-    signature = inspect.signature(stock.wrapped)
-
-    def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
-
-    arguments.__signature__ = signature
-    with config.unlock_config(), config.interactive_mode():
-        substitute = config.external_configurable(
-            arguments,
-            name=stock.name,
-            module=stock.module,
-            allowlist=stock.allowlist,
-            denylist=stock.denylist,
-        )
-        try:
-            return substitute(*args, **keyword_arguments)
-        finally:
-            config._REGISTRY[stock.selector] = stock
-            del config._INVERSE_REGISTRY[arguments]
+            _applied.append(patch)
 
 
 @contextlib.contextmanager

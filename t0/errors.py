@@ -15,7 +15,6 @@ import re
 import signal
 import sys
 import threading
-import types
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -200,43 +199,24 @@ _REMOTE = (
     ),
     (r"404|[Nn]ot (be )?found|[Nn]o such (file|object)", ABSENT, "is the path right?"),
 )
-# Each row: a pattern of a remote file's path, and a sentence that names the local substitute.
-_SUBSTITUTES = tuple(
-    (re.compile(rf".*/{pattern}"), template)
-    for pattern, template in (
-        (
-            r"(t5\.1\.1\.(?:lm100k\.)?(?:small|base|large|xl|xxl))/operative_config(?:\.t0)?\.gin",
-            r"Our file of the same model: --gin_file=models/\1.gin",
-        ),
-        (
-            r"mt5/(small|base|large|xl|xxl)/operative_config(?:\.t0)?\.gin",
-            r"Our file of the same model: --gin_file=models/mt5.\1.gin",
-        ),
-        (
-            r"pretrained_models/(small|base|large|3B|11B)/operative_config(?:\.t0)?\.gin",
-            r"T5's file of the same model: --gin_file=models/t5.1.0.\1.gin",
-        ),
-        (
-            r"[^/]+\.gin",
-            r"Instead, copy it to this machine, or use a file of gin/models: --gin_file=FILE",
-        ),
-        (r"[^/]*(?:sentencepiece|spiece)[^/]*\.model", r"Instead, use a copy: --vocab=FILE"),
-        (
-            r"model\.ckpt-\d+[^/]*",
-            r"Instead, use a copy, or a Hugging Face folder of the weights: --checkpoint=PATH",
-        ),
-    )
+
+
+_PUBLISHED_CONFIG = re.compile(
+    r".*/(?:(t5\.1\.1\.[\w.]+)|mt5/(\w+)|pretrained_models/(\w+))/operative_config(?:\.t0)?\.gin"
 )
 
 
 def substitute_for(path: str) -> str | None:
-    """Returns a sentence that names the local substitute of a remote file, or None.
+    """Returns a sentence that names the local gin file of a published model's config, or None.
 
     >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
-    'Our file of the same model: --gin_file=models/mt5.xl.gin'
+    'A file of the same model: --gin_file=models/mt5.xl.gin'
     """
-    matches = ((pattern.fullmatch(path), template) for pattern, template in _SUBSTITUTES)
-    return next((match.expand(template) for match, template in matches if match), None)
+    match = _PUBLISHED_CONFIG.fullmatch(path)
+    if not match:
+        return None
+    name = match[1] or (f"mt5.{match[2]}" if match[2] else f"t5.1.0.{match[3]}")
+    return f"A file of the same model: --gin_file=models/{name}.gin"
 
 
 def classify_remote(error: BaseException | str) -> tuple[str, str] | None:
@@ -293,8 +273,7 @@ def remote_mistake(error: BaseException) -> str | None:
     """Describes an error in reading or writing a `gs://` or http file; None for other errors.
 
     The description is one line. It says whether the file is absent, forbidden or unreachable, and
-    gives advice. If this project has a local substitute for a published file, the description names
-    the substitute.
+    gives advice. For the gin file of a published model, it names the local gin file.
     """
     path = str(getattr(error, "filename", None) or "")
     if not (isinstance(error, OSError) and "://" in path):
@@ -304,9 +283,9 @@ def remote_mistake(error: BaseException) -> str | None:
             return None
         path = match[0].rstrip("/.")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    substitute = substitute_for(path)
+    local = substitute_for(path)
     doctor = " (t0 doctor --model_dir=gs://... asks)" if path.startswith("gs://") else ""
-    return f"{path}: {describe_remote(reason)}{doctor}{f'. {substitute}' if substitute else ''}"
+    return f"{path}: {describe_remote(reason)}{doctor}{f'. {local}' if local else ''}"
 
 
 def refuse_unanswered(error: BaseException) -> None:
@@ -364,7 +343,7 @@ def reported(name: str) -> Iterator[None]:
     """
     _escape_unencodable_characters()
     try:
-        with _note_interrupts():
+        with interruptible(""):
             yield
         # Flush now. Otherwise a closed stdout would be noticed only when the interpreter exits.
         sys.stdout.flush()
@@ -394,37 +373,6 @@ def _escape_unencodable_characters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-# Whether the user pressed Ctrl-C while `reported` was active.
-_interrupted = threading.Event()
-
-
-@contextlib.contextmanager
-def _note_interrupts() -> Iterator[None]:
-    """Records Ctrl-C in a `with` block, so that a resulting error is reported as an interruption.
-
-    If a library calls Python from C++, it may replace the KeyboardInterrupt with its own error.
-    """
-
-    def note(number: int, frame: types.FrameType | None) -> None:
-        _interrupted.set()
-        signal.default_int_handler(number, frame)
-
-    # Do not replace a custom handler. Only the main thread can install a handler.
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or (
-        threading.current_thread() is not threading.main_thread()
-    ):
-        yield
-        return
-    _interrupted.clear()
-    signal.signal(signal.SIGINT, note)
-    try:
-        with interruptible(""):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _interrupted.clear()
-
-
 @contextlib.contextmanager
 def interruptible(message: str) -> Iterator[None]:
     """Sets the message for a Ctrl-C in a `with` block: which results were saved, how to resume.
@@ -439,7 +387,8 @@ def interruptible(message: str) -> Iterator[None]:
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(str(error) or message) from error
     except Exception as error:
-        if _interrupted.is_set():
+        # If a library calls Python from C++, it may replace a KeyboardInterrupt with its own error.
+        if "KeyboardInterrupt" in str(error):
             raise KeyboardInterrupt(message) from error
         raise
 

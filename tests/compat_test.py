@@ -5,7 +5,6 @@ What the patches do to whole runs is tested in end_to_end/modes_test.py.
 
 import importlib
 import importlib.util
-import itertools
 import os
 import pkgutil
 import subprocess
@@ -18,7 +17,7 @@ from t0 import compat
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
-ROWS = {patch.name: patch.apply for patch in compat.PATCHES}
+ROWS = {patch.apply.__name__: patch.apply for patch in compat.PATCHES}
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +87,7 @@ def elsewhere(monkeypatch, tmp_path):
 
 
 def test_patch_for_google_cloud_keeps_user_environment_variables(elsewhere, monkeypatch):
-    patch = ROWS["gs:// off Google's machines"]
+    patch = ROWS["_skip_metadata_server"]
     monkeypatch.setenv("GCS_REQUEST_CONNECTION_TIMEOUT_SECS", "77")
     patch()
     assert os.environ["NO_GCE_CHECK"] == "true"
@@ -119,7 +118,7 @@ def test_patch_metadata_server_is_used_on_google_machines(
         elsewhere.write_text(product + "\n")
     if variable:
         monkeypatch.setenv(variable, "mine")
-    ROWS["gs:// off Google's machines"]()
+    ROWS["_skip_metadata_server"]()
     assert ("NO_GCE_CHECK" not in os.environ) == asks
 
 
@@ -130,7 +129,7 @@ def test_patch_function_that_mesh_tensorflow_needs_is_restored(monkeypatch):
     assert "ops.register_tensor_conversion_function" in source.read_text()
     monkeypatch.delattr(ops, "register_tensor_conversion_function")
     assert "def register_tensor_conversion_function" not in Path(ops.__file__).read_text()
-    ROWS["tensorflow.python.framework.ops"]()
+    ROWS["_add_tensor_conversion_function"]()
     assert callable(ops.register_tensor_conversion_function)
 
 
@@ -161,10 +160,10 @@ def test_patch_t0_vocab_replaces_default_t5_vocabulary(monkeypatch):
 
     utils = sys.modules["t5.data.utils"]
     monkeypatch.setattr(utils, "DEFAULT_SPM_PATH", "gs://published")
-    ROWS["t5.data.utils"]()
+    ROWS["_set_vocabulary_of_t5"]()
     assert t5.data.get_default_vocabulary().sentencepiece_model_file == "gs://published"
     monkeypatch.setenv("T0_VOCAB", "/v/my.model")
-    ROWS["t5.data.utils"]()
+    ROWS["_set_vocabulary_of_t5"]()
     assert t5.data.get_default_vocabulary().sentencepiece_model_file == "/v/my.model"
 
 
@@ -215,47 +214,13 @@ def test_patch_scoring_gets_ids_and_exported_model_gets_text(monkeypatch, vocabu
         return Estimator(vocabulary)
 
     monkeypatch.setattr(utils, "get_estimator", published)
-    ROWS["mesh get_estimator"]()
+    ROWS["_keep_ids_for_scoring"]()
     scoring = utils.get_estimator(vocabulary=vocabulary, score_in_predict_mode=True)
     count = len(vocabulary) if isinstance(vocabulary, tuple) else 1
     assert scoring.texts() == []
     assert scoring.export_saved_model("f") == ("f", ["text of 1"] * count)
     decoding = utils.get_estimator(vocabulary=vocabulary, score_in_predict_mode=False)
     assert decoding.vocabulary is vocabulary
-
-
-def test_bound_arguments_equal_a_call_and_keep_operative_config(empty_gin):
-    import gin
-    from gin import config as gin_config
-    from mesh_tensorflow.transformer import utils
-
-    gin.parse_config(
-        "run.mesh_shape = ''\nrun.layout_rules = ''\nSTEPS = 7\nrun.train_steps = %STEPS\n"
-        "run.optimizer = @AdafactorOptimizer\nAdafactorOptimizer.decay_rate = 0.5"
-    )
-    before = dict(gin_config._REGISTRY.items())
-    found = compat.bound_arguments(
-        utils.run, tpu_job_name="", tpu="", gcp_project="", tpu_zone="", model_dir="/m", mode="eval"
-    )
-    assert (found["train_steps"], found["mode"], found["batch_size"]) == (
-        7, "eval", ("tokens_per_replica", 2048),
-    )  # fmt: skip
-    assert found["optimizer"].__name__ == "AdafactorOptimizer"
-    assert found["eval_dataset_fn"] is None
-    operative = gin.operative_config_str()
-    assert "run.train_steps = %STEPS" in operative
-    assert "run.model_dir" not in operative
-    assert dict(gin_config._REGISTRY.items()) == before
-
-
-def test_bound_arguments_with_missing_required_values_are_refused(empty_gin):
-    from mesh_tensorflow.transformer import utils
-
-    places = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone", "model_dir"), "")
-    with pytest.raises(RuntimeError, match="Required bindings for `run` not provided"):
-        compat.bound_arguments(utils.run, **places)
-    with pytest.raises(TypeError):
-        compat.bound_arguments(utils.run, nonsense=1, mesh_shape="", layout_rules="", **places)
 
 
 def test_replaced_function_is_temporary_and_nested():
@@ -277,20 +242,6 @@ def test_replaced_function_is_restored_after_an_error():
     with pytest.raises(OSError), compat.replaced("mesh_utils.decode", print):
         raise OSError
     assert utils.decode is published
-
-
-def test_patch_groups_of_cores_are_computed_once(monkeypatch):
-    mtf, kind = compat.mesh_ops, compat.simd_mesh_impl.SimdMeshImpl
-    found, group_of = [], mtf.pnum_to_group
-    monkeypatch.setattr(mtf, "pnum_to_group", lambda *given: found.append(1) or group_of(*given))
-    mesh = kind("a:2;b:3;c:2", "x:a", logical_to_physical=list(range(11, -1, -1)))
-    for axes in itertools.chain.from_iterable(itertools.combinations(range(3), n) for n in (1, 2)):
-        members: dict = {}
-        for core in range(12):
-            members.setdefault(group_of(mesh.shape, axes, core), []).append(11 - core)
-        for _ in range(2):
-            assert mesh._create_group_assignment(list(axes)).tolist() == list(members.values())
-    assert len(found) == 6 * 12
 
 
 @pytest.mark.parametrize("name", ["mesh_utils.run", "mesh_tensorflow.decode", "decode"])

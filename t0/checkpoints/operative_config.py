@@ -178,15 +178,15 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
         a gin file call any function of a known module.
     """
     from t0.compat import gin_parser
-    from t0.config.statements import read_files
+    from t0.config.t5x_names import read_statements
 
     packages = (*KNOWN_PACKAGES, *filter(None, also))
     try:
         paths.check_regular(path)
         with gin_files.quiet_search():
-            for location, statement in read_files([path], folders):
+            for statement in read_statements(path, folders):
                 if isinstance(statement, gin_parser.ImportStatement):
-                    _check_import(statement.module, packages, location)
+                    _check_import(statement.module, packages, statement.location)
     except (*_UNREADABLE, OSError) as error:
         raise UserError(f"{path} is not a gin file: {shown(str(error))}") from error
 
@@ -194,9 +194,9 @@ def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()
 def _check_import(module: str, packages: Sequence[str], location: Any) -> None:
     if not any(module == package or module.startswith(f"{package}.") for package in packages):
         raise UserError(
-            f"{location.file}, line {location.line}, imports {module}, which gin would run. The "
-            "file is read because it is next to a checkpoint. If you trust that module, add "
-            f"--module_import={module}. Otherwise remove the line"
+            f"{location.filename}, line {location.line_num}, imports {module}, which gin would "
+            "run. The file is read because it is next to a checkpoint. If you trust that module, "
+            f"add --module_import={module}. Otherwise remove the line"
         )
 
 

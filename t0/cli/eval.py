@@ -43,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = "a mixture, a task, or tasks by regular expression (default: t0_eval or, for a model "
     add("--tasks", help=f"{tasks}in a folder of `t0 init`, its prompts)")
     add("--output", metavar="DIR", help="folder for results (default: t0_eval/<name>)")
-    add("--format", default="t0", help=argparse.SUPPRESS)
     reproduce = (
         "evaluate on all prompts of T0's eleven held-out datasets, and print the means next to the "
         "published values"
@@ -75,11 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Evaluates, prints the summary and the path of the report, and returns the exit status."""
-    if args.format != "t0":
-        raise UserError(
-            f"--format={args.format}: `t0 eval` only writes its own format. To run our prompts in "
-            "lm-evaluation-harness, which writes its format: t0 export-eval TASKS --to lm-eval"
-        )
     if args.downloads:
         print("\n".join(reproduce.download_lines([*reproduce.held_out_splits()])))
         return 0

@@ -39,12 +39,6 @@ def main(argv: Sequence[str]) -> None:
     make_working_directory_importable()
     if flag_values.vocab:
         os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
-    if not flag_values.skip_all_gin_unknowns:
-        from t0.config import early_checks
-
-        early_checks.check(
-            flag_values.gin_file or [], flag_values.gin_param or [], flags.gin_folders(flag_values)
-        )
     with interruptible("nothing was computed yet; run the same command to start again"):
         from t0.run import command
 

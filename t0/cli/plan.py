@@ -195,8 +195,7 @@ def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()
       UserError: a flag is set that would change the run, but that the command does not read.
     """
     flag_values = command_flags.parse([command, *args.run_words])
-    for line in command_flags.check_planned(flag_values, command, more):
-        print(line, file=sys.stderr)
+    command_flags.check_planned(flag_values, command, more)
     return flag_values
 
 

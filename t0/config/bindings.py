@@ -9,12 +9,16 @@ replaced by their values, but a value such as `@tpu_mesh_shape()` remains a refe
 """
 
 import copy
-from collections.abc import Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import gin, gin_config
-from t0.config.explain import explain_unset
 from t0.errors import UserError
+
+_REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
+_UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 
 
 def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
@@ -42,6 +46,51 @@ def bound(name: str, default: Any = None, *, evaluate: bool = True) -> Any:
         if unset:
             raise UserError(unset) from error
         raise
+
+
+def explain_unset(error: BaseException) -> str | None:
+    """Describes an error about a required parameter or macro that has no value.
+
+    Returns None for other errors.
+    """
+    text = " ".join(str(error).split())
+    unset = _REQUIRED.search(text) or _UNSET_MACRO.search(text)
+    if not unset:
+        return None
+    setting = ".".join(unset.groups())
+    return (
+        f"the gin configuration needs {setting}, and nothing sets it: --gin_param='{setting} = ...'"
+    )
+
+
+def read_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
+    """Returns all arguments that a configurable would get from a caller and gin, without a call.
+
+    The operative config is the same as after a call.
+
+    Args:
+      function: a function that is registered with gin, such as Mesh TensorFlow's `run`.
+      **arguments: the caller's arguments.
+
+    Returns:
+      parameter -> value, including the defaults of `function`.
+
+    Raises:
+      RuntimeError: a required parameter has no value (raised by gin).
+      TypeError: the function has no such parameter.
+    """
+    configurable = gin_config._inverse_lookup(function, allow_decorators=True)
+    signature = inspect.signature(configurable.wrapped)
+
+    def collect(**values: Any) -> dict[str, Any]:
+        call = signature.bind(**values)
+        call.apply_defaults()
+        return call.arguments
+
+    names = (configurable.name, configurable.selector)
+    lists = (configurable.allowlist, configurable.denylist)
+    wrapper = gin_config._make_gin_wrapper(collect, configurable.wrapped, *names, *lists)
+    return wrapper(**arguments)
 
 
 def resolve_macros(value: Any) -> Any:

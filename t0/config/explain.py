@@ -2,12 +2,9 @@
 
     with explain_errors(folders, params):
         gin.parse_config_files_and_bindings(files, params)   # gin's errors become UserErrors
-    schedules()                              # ["constant_learning_rate", "cosine_with_warmup", ...]
-    check_not_text("optimizer", "adam")      # UserError: expected the optimizer itself ...
 
 The suggested names come from gin's registry, so the modules that register them must have been
-imported. An optimizer is a registered subclass of Mesh TensorFlow's `Optimizer`. A schedule is a
-registered function with the parameters `step` and `total_train_steps`.
+imported.
 """
 
 import contextlib
@@ -17,11 +14,10 @@ import os
 import pathlib
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from t0.compat import gin_config
-from t0.config.gin_files import t5x_file, why_not_computed
+from t0.config.gin_files import t5x_file
 from t0.config.t5x_names import ours_for
 from t0.errors import UserError, nearest, remote_mistake
 
@@ -31,11 +27,8 @@ _UNKNOWN_PARAMETER = re.compile(r"Configurable '([^']+)' doesn't have a paramete
 # gin appends the location of the statement to its messages. If the statement is in a --gin_param,
 # the location has no file.
 _PLACE = re.compile(r'In (?:file "(?P<file>[^"]+)"|bindings string),? line (?P<line>\d+)')
-_REQUIRED = re.compile(r"Required bindings for `([^`]+)` not provided in config: \['([^']+)'")
-_BOUND = re.compile(r"(\w+)\s*=[^=]*@")
 _LINE_OF_PARAMS = re.compile(r"\(line (\d+)\)$")
 _AST = re.compile(r"malformed node or string on line \d+: <[^>]*> ")
-_UNSET_MACRO = re.compile(r"macro\(\) missing .* in scope '([^']+)'")
 
 
 @contextlib.contextmanager
@@ -71,19 +64,14 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
     text = " ".join(str(error).split())
     missing = _UNKNOWN_FILE.search(text)
     if missing:
-        return unknown_file(missing[1], folders)
+        return _explain_missing_file(missing[1], folders)
     name = _UNKNOWN_NAME.search(text)
     if name:
         ours = ours_for(text)
         if ours:
             return f"{ours}{_locate(text, params)}"
-        registered_names = _known_names()
-        assignment = _BOUND.search(text)
-        return (
-            f"unknown gin name '{name[1]}'{_locate(text, params)}."
-            f"{_suggest_similar(name[1], registered_names)}"
-            f"{list_choices(assignment[1]) if assignment else ''}"
-        )
+        hint = _suggest_similar(name[1], _known_names())
+        return f"unknown gin name '{name[1]}'{_locate(text, params)}.{hint}"
     parameter = _UNKNOWN_PARAMETER.search(text)
     if parameter:
         hint = _suggest_similar(parameter[2], _parameters_of(parameter[1]))
@@ -91,15 +79,16 @@ def explain(error: Exception, folders: Sequence[str], params: Sequence[str] = ()
     return _explain_unreadable(_AST.sub("", text), params)
 
 
-def unknown_file(name: str, folders: Sequence[str]) -> str:
-    """Returns the message for a gin file that was found in none of the folders."""
+def _explain_missing_file(name: str, folders: Sequence[str]) -> str:
     if "://" in name:
         missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return f"gin file not found: {remote_mistake(missing)}"
     ours = t5x_file(name)
-    reason = why_not_computed(name)
-    if reason:
-        return f"T5X's gin file {name} has no equivalent here: {reason}"
+    if ours is None and "t5x/" in name:
+        return (
+            f"T5X's gin file {name} has no equivalent here: only T5 1.0, T5 1.1 and mT5 have model "
+            "files (models/), and only pretrain, finetune, eval and infer have run files (runs/)"
+        )
     hint = (
         f" It is T5X's name for {ours}."
         if ours
@@ -123,25 +112,6 @@ def _explain_unreadable(text: str, params: Sequence[str]) -> str:
     quoted = f" Text needs a second pair of quotes: --gin.{name}=\"'{value}'\"" if bare else ""
     reason = text[: line_number.start()].strip(" .")
     return f"the gin configuration cannot be read at --gin_param='{line}': {reason}.{quoted}"
-
-
-def explain_unset(error: BaseException) -> str | None:
-    """Describes an error about a required parameter or macro that has no value.
-
-    Returns None for other errors.
-    """
-    text = " ".join(str(error).split())
-    required = _REQUIRED.search(text)
-    macro = _UNSET_MACRO.search(text)
-    if required:
-        setting = f"{required[1]}.{required[2]}"
-    elif macro:
-        setting = macro[1]
-    else:
-        return None
-    return (
-        f"the gin configuration needs {setting}, and nothing sets it: --gin_param='{setting} = ...'"
-    )
 
 
 def _locate(text: str, params: Sequence[str]) -> str:
@@ -176,69 +146,3 @@ def _parameters_of(selector: str) -> list[str]:
 def _list_local_gin_files(folders: Sequence[str]) -> list[str]:
     local = [pathlib.Path(folder) for folder in folders if "://" not in folder]
     return [str(file.relative_to(f)) for f in local for file in sorted(f.rglob("*.gin"))]
-
-
-def optimizers() -> list[str]:
-    """Returns the names that `run.optimizer` can be bound to, as @NAME."""
-    from t0.compat import optimize  # imported here, because this takes seconds and is rarely needed
-
-    return _select_names(
-        lambda candidate: inspect.isclass(candidate) and issubclass(candidate, optimize.Optimizer)
-    )
-
-
-def schedules() -> list[str]:
-    """Returns the names that `run.learning_rate_schedule` can be bound to, as @NAME."""
-    return _select_names(
-        lambda candidate: (
-            inspect.isfunction(candidate)
-            and {"step", "total_train_steps"} <= inspect.signature(candidate).parameters.keys()
-        )
-    )
-
-
-# Parameter of `run` -> (kind of its value, function that lists all names of this kind).
-KINDS = {"optimizer": ("optimizer", optimizers), "learning_rate_schedule": ("schedule", schedules)}
-
-
-def _select_names(fits: Callable[[Any], bool]) -> list[str]:
-    registry = gin_config._REGISTRY
-    selectors = [selector for selector, item in registry.items() if fits(item.wrapped)]
-    return sorted(map(registry.minimal_selector, selectors))
-
-
-def list_choices(parameter: str) -> str:
-    """Returns a sentence that lists the values that a parameter of `run` can have.
-
-    Args:
-      parameter: "optimizer" or "learning_rate_schedule". For other parameters, the sentence is
-        empty.
-    """
-    if parameter not in KINDS:
-        return ""
-    kind, names = KINDS[parameter]
-    return f" The {kind}s are: {', '.join('@' + name for name in names())}"
-
-
-def check_not_text(parameter: str, value: Any) -> None:
-    """Checks that an optimizer or schedule parameter of `run` is bound to a class or function.
-
-    A common mistake is to bind the parameter to a name as text.
-
-    Args:
-      parameter: "optimizer" or "learning_rate_schedule".
-      value: the value that gin has bound to the parameter.
-
-    Raises:
-      UserError: the value is text. The message lists the possible names, the most similar first.
-    """
-    if not isinstance(value, str):
-        return
-    kind, names = KINDS[parameter]
-    names_by_lowercase = {name.lower(): name for name in names()}
-    close = nearest(value.lower().lstrip("@"), names_by_lowercase)
-    hint = f" Did you mean @{names_by_lowercase[close[0]]}, without quotes?" if close else ""
-    raise UserError(
-        f"run.{parameter} is the text {value!r}; expected the {kind} itself, as @NAME.{hint}"
-        f"{list_choices(parameter)}"
-    )

@@ -17,7 +17,6 @@ from typing import Any
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
-from t0.config import common_guesses
 from t0.errors import UserError, unknown_name
 
 _MODES = ["train", "finetune", "eval", "predict", "export_predict", "export_score", "score"]
@@ -180,24 +179,6 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
-# Flag that only some modes of the Model API read -> the values of --mode that read this flag.
-_DECODING = ("predict", "export_predict", "export_score")
-_API_MODE_FLAGS = {
-    "train_steps": ("train", "finetune"),
-    "mixture_or_task": ("train", "finetune", "eval"),
-    "pretrained_model_dir": ("finetune",),
-    "checkpoint_mode": tuple(mode for mode in _MODES if mode != "train"),
-    "checkpoint_steps": tuple(mode for mode in _MODES if mode != "train"),
-    "eval_summary_dir": ("eval",),
-    "eval_split": ("eval",),
-    "input_file": ("predict", "score"),
-    "target_file": ("score",),
-    "output_file": ("predict", "score"),
-    "export_dir": ("export_predict", "export_score"),
-    "beam_size": _DECODING,
-    "temperature": _DECODING,
-    "keep_top_k": _DECODING,
-}
 # Flags that only a run with --tpu reads.
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
@@ -205,6 +186,30 @@ TPU_FLAGS += ("delta_threshold", "tpu_topology", "model_parallelism")
 # Macro of a run file -> the flags that replace the macro.
 _MACROS = {"MODEL_DIR": ("model_dir",), "TRAIN_STEPS": ("finetune_steps", "epochs")}
 _MACROS |= dict.fromkeys(("INIT_CHECKPOINT", "infer_checkpoint_step"), ("checkpoint",))
+
+# The names under which other training programs have a setting -> our flag.
+_GUESSES = {
+    "learning_rate lr": "--gin.constant_learning_rate.learning_rate=0.001",
+    "lr_scheduler_type lr_scheduler": "--gin.run.learning_rate_schedule=@t0.cosine_with_warmup",
+    "warmup_steps": "--gin.t0.cosine_with_warmup.warmup_steps=1000, for that schedule",
+    "batch_size train_batch_size per_device_train_batch_size": "--gin.BATCH_SIZE=16 (sequences)",
+    "train_steps max_steps num_train_steps": "--gin.TRAIN_STEPS=1000, or --finetune_steps=1000",
+    "num_train_epochs num_epochs": "--epochs=3",
+    "output_dir": "--model_dir=DIR",
+    "model_name_or_path model": "--checkpoint=PATH",
+    "max_length max_seq_length max_source_length max_target_length": "--gin.TASK_FEATURE_LENGTHS="
+    "\"{'inputs': 512, 'targets': 64}\"",
+    "mixture task dataset dataset_name": "--gin.MIXTURE_OR_TASK_NAME=\"'t0_train'\"",
+    "train_file data": "--data_dir=DIR, a folder that `t0 init` writes",
+    "tokenizer tokenizer_name": "--vocab=FILE",
+    "bf16 fp16 dtype precision": "--activation_dtype=bfloat16",
+    "gradient_accumulation_steps": "--gin.serialize_num_microbatches."
+    "tokens_per_microbatch_per_replica=2048",
+    "dropout": "--gin.DROPOUT_RATE=0.1",
+    "optimizer optim": "--gin.run.optimizer=@t0.AdamWOptimizer",
+    "save_steps": "--gin.run.save_checkpoints_steps=1000",
+    "gpu device": "--engine=torch --device=cuda",
+}
 
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
@@ -240,6 +245,17 @@ def define_flags(table: Iterable[Sequence[Any]]) -> flags.FlagValues:
 def command_flags() -> flags.FlagValues:
     """Returns the flags of `t5_mesh_transformer`."""
     return define_flags(_TABLE)
+
+
+def advise(name: str) -> str | None:
+    """Returns advice on how to set here what other training programs set with the flag `name`.
+
+    >>> advise("num-epochs")
+    'Use --epochs=3'
+    """
+    name = name.replace("-", "_").lower()
+    ours = (flag for names, flag in _GUESSES.items() if name in names.split())
+    return next((f"Use {flag}" for flag in ours), None)
 
 
 def gin_words_as_params(words: Sequence[str]) -> Iterator[str]:
@@ -285,7 +301,7 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
         word belongs to no flag.
     """
     flag_values = command_flags()
-    words = parse_words(flag_values, list(gin_words_as_params(argv)), advise=common_guesses.advise)
+    words = parse_words(flag_values, list(gin_words_as_params(argv)), advise=advise)
     if words:
         raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
     return flag_values
@@ -364,21 +380,13 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
         if flag_values[name].present and flag_values.tpu and name not in _ON_TPU:
             advice = _TPU_TYPE if name == "activation_dtype" else ""
             raise UserError(f"--{name} is for runs without --tpu{advice}")
-    if model_api:
-        api_mode = mode.removeprefix("--mode=")
-        unread = {
-            name: " and ".join(f"--mode={each}" for each in modes)
-            for name, modes in _API_MODE_FLAGS.items()
-            if api_mode not in modes
-        }
-    else:
-        unread = dict.fromkeys(MODEL_API_FLAGS, "--use_model_api")
-    if not flag_values.tpu:
-        unread = {**dict.fromkeys(TPU_FLAGS, "--tpu"), **unread}
+    unread = {} if flag_values.tpu else dict.fromkeys(TPU_FLAGS, "--tpu")
+    if not model_api:
+        unread |= dict.fromkeys(MODEL_API_FLAGS, "--use_model_api")
     return [
-        f"--{name} is read with {readers} only: it has no effect here"
-        + (f". {advice}" if not model_api and (advice := common_guesses.advise(name)) else "")
-        for name, readers in unread.items()
+        f"--{name} is read with {reader} only: it has no effect here"
+        + (f". {advice}" if not model_api and (advice := advise(name)) else "")
+        for name, reader in unread.items()
         if flag_values[name].present and flag_values[name].value != ""
     ]
 
@@ -394,52 +402,36 @@ def _describe_readers(modes: Collection[str], model_api: bool) -> str:
     return " and ".join(words) or "runs without --use_model_api"
 
 
-# Flags of a run that have no effect on a plan of the run, such as folders, hosts and the duration.
-_NO_EFFECT_ON_PLAN = (
-    "model_dir",
-    "additional_task_cache_dirs",
-    "tpu",
-    "tpu_job_name",
-    "gcp_project",
-)
-_NO_EFFECT_ON_PLAN += ("tpu_zone", "export_hf", "allow_config_change", "max_hours", "seed")
-_NO_EFFECT_ON_PLAN += ("hbm_oom_exit", "runtime_oom_exit", "op_conversion_fallback_to_while_loop")
-_NO_EFFECT_ON_PLAN += ("tfhub_cache_dir", "tfhub_model_load_format", "tfds_debug_list_dir")
+# Flags that configure gin and the tasks of a run, which its plan needs too.
 _CONFIGURING = ("gin_file", "gin_param", "gin_location_prefix", "gin_search_paths")
 _CONFIGURING += ("module_import", "data_dir", "vocab", "t5_tfds_data_dir", "tfds_data_dir")
-_CONFIGURING += ("additional_deprecated_gin_references", "skip_all_gin_unknowns")
-_CONFIGURING += ("skip_bad_rows",)
+_CONFIGURING += ("additional_deprecated_gin_references", "skip_all_gin_unknowns", "skip_bad_rows")
 _CONFIGURING += ("logical_cores_per_chip", "fold_xy")
+# Flags of a run that have no effect on its plan, such as folders, hosts and the duration.
+_NO_EFFECT_ON_PLAN = ("model_dir", "additional_task_cache_dirs", "tpu", "tpu_job_name")
+_NO_EFFECT_ON_PLAN += ("gcp_project", "tpu_zone", "export_hf", "allow_config_change", "max_hours")
+_NO_EFFECT_ON_PLAN += ("seed", *(set(LIBRARY_FLAGS) - {"logical_cores_per_chip", "fold_xy"}))
 
 
-def check_planned(
-    flag_values: flags.FlagValues, command: str, more: Collection[str] = ()
-) -> list[str]:
-    """Checks the flags of a command that plans or rehearses a run without running it.
-
-    The command must read every flag that would change the run.
+def check_planned(flag_values: flags.FlagValues, command: str, more: Collection[str] = ()) -> None:
+    """Checks that a command that plans or rehearses a run reads every flag that changes the run.
 
     Args:
       flag_values: the flags of `t5_mesh_transformer`.
       command: the command, such as "t0 plan".
       more: flags that this command reads, in addition to the flags that configure gin.
 
-    Returns:
-      one line that names the flags that have no effect on the result; [] if there are none.
-
     Raises:
       UserError: a flag would change the run, but the command does not read it.
     """
-    present_flags = [flag_values[row[1]] for row in _TABLE if flag_values[row[1]].present]
-    present = [flag.name for flag in present_flags if flag.name not in more and flag.value != ""]
-    for name in present:
-        if name not in (*_CONFIGURING, *_NO_EFFECT_ON_PLAN):
+    for row in _TABLE:
+        name = row[1]
+        is_set = flag_values[name].present and flag_values[name].value != ""
+        if is_set and name not in (*more, *_CONFIGURING, *_NO_EFFECT_ON_PLAN):
             raise UserError(
                 f"{command} does not read --{name}, which changes a run. Leave it out, or set "
                 "its gin parameter with --gin_param"
             )
-    names = [f"--{name}" for name in present if name in _NO_EFFECT_ON_PLAN]
-    return [f"note: {command} does not depend on {', '.join(names)}"] if names else []
 
 
 def gin_parameters(flag_values: flags.FlagValues, mode: str) -> dict[str, tuple[Any, str]]:

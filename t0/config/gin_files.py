@@ -14,10 +14,11 @@ import importlib.util
 import logging
 import os
 import pathlib
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 
-from t0.config import operative
+from t0.config.saved_config import FILE, OURS
 from t0.errors import UserError
 
 
@@ -61,16 +62,6 @@ _T5X_FILES = tuple(
 )
 
 
-# T5X's files whose models or runs this project does not compute -> the reason.
-_NOT_COMPUTED = (
-    (r"/byt5/", "ByT5 reads bytes, and every vocabulary here is a SentencePiece model"),
-    (r"/umt5/", "UMT5 has position biases in every layer, and T5 has them in the first layer only"),
-    (r"/(decoder_only|lm)/", "it is a decoder without an encoder; see models/lm_v1.gin"),
-    (r"t5x/(contrib|examples)/", "only T5 1.0, T5 1.1 and mT5 have model files; see models/"),
-    (r"t5x/configs/", "only pretrain, finetune, eval and infer have run files; see runs/"),
-)
-
-
 def gin_folder() -> pathlib.Path:
     """Returns this project's folder of gin files, in a checkout or in an installed wheel."""
     installed = pathlib.Path(str(importlib.resources.files("t0"))) / "gin"
@@ -90,12 +81,6 @@ def t5x_file(name: str) -> str | None:
     """
     matches = ((pattern.fullmatch(name), ours) for pattern, ours in _T5X_FILES)
     return next((match.expand(ours) for match, ours in matches if match), None)
-
-
-def why_not_computed(name: str) -> str | None:
-    """Returns the reason why a T5X file has no replacement here; None for other files."""
-    reasons = (reason for pattern, reason in _NOT_COMPUTED if re.search(pattern, name))
-    return next(reasons, None) if t5x_file(name) is None else None
 
 
 def local_name(name: str, folders: Sequence[str]) -> str:
@@ -125,7 +110,8 @@ def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -
     names = []
     for name in gin_files:
         names.append(local_name(name, folders))
-        companion_file = operative.companion(name)
+        folder, base = posixpath.split(name)
+        companion_file = posixpath.join(folder, OURS) if base == FILE else None
         # Look for `name` before the companion file. If both files are forbidden or unreachable, the
         # error should name the file that the user gave.
         is_new_companion = companion_file and companion_file not in gin_files
@@ -192,7 +178,7 @@ def _is_run(name: str) -> bool:
 
 
 def _is_model(name: str) -> bool:
-    return name.split("/")[-2:-1] == ["models"] or name.endswith((operative.FILE, operative.OURS))
+    return name.split("/")[-2:-1] == ["models"] or name.endswith((FILE, OURS))
 
 
 @contextlib.contextmanager

@@ -5,30 +5,19 @@
     # run.batch_size = ('sequences_per_batch', 8)  # runs/eval.gin:57; BATCH_SIZE: the command line
 
 The text is a valid gin file. Macros are replaced by their values. References such as `@name()`
-remain unchanged, because no function is called. For the functions that the run calls, the text
-also lists the parameters that have their default values.
+remain unchanged, because no function is called. For a function that is configured outside of
+scopes, the text also lists the parameters that have their default values.
 """
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import gin, gin_config
-from t0.config.bindings import bound, macros_within, resolve_macros
-from t0.config.parse import Config, Key, Origins, origins
+from t0.config.bindings import macros_within, resolve_macros
+from t0.config.parse import COMMAND_LINE, Config, Key, origins
 
 # Parameter of the run -> (the value that the command gives it, the reason).
 CommandBindings = Mapping[str, tuple[Any, str]]
-# (scope, function) -> {parameter -> (its value, where it was set)}.
-_Rows = dict[tuple[str, str], dict[str, tuple[Any, Any]]]
-
-_RUN = "mesh_tensorflow.transformer.utils.run"
-# Mode -> the functions that start a run. The bindings of these functions refer to the other
-# functions that the run calls. In other modes, only `_RUN` starts a run.
-_ROOTS = {"train": (_RUN, "t0.train_loop"), "infer": (_RUN, "t0.infer")}
-# Parameters for which callers always pass a value, so that gin's bindings to them have no effect.
-_CALLERS = frozenset(("model_dir", "tpu", "tpu_job_name", "tpu_zone", "gcp_project", "vocabulary"))
-_CALLERS |= {"step", "total_train_steps", "learning_rate", "sequence_length", "dataset_split"}
 
 
 def text(parsed: Config, command_bindings: CommandBindings) -> str:
@@ -40,90 +29,50 @@ def text(parsed: Config, command_bindings: CommandBindings) -> str:
         have yet.
     """
     locations = origins(parsed)
-    overriding = {_parse_key(name): (value, why) for name, (value, why) in command_bindings.items()}
+    values = {
+        (scope, selector, parameter): value
+        for (scope, selector), bindings in gin_config._CONFIG.items()
+        for parameter, value in bindings.items()
+    }
+    for name, (value, reason) in command_bindings.items():
+        key = gin_config.ParsedBindingKey.parse(name).scope_selector_arg
+        values[key], locations[key] = value, reason
+    for selector in {selector for scope, selector, _ in values if not scope}:
+        for parameter, value in _default_parameters(selector).items():
+            key = ("", selector, parameter)
+            locations.setdefault(key, "default")
+            values.setdefault(key, value)
+    macros = sorted(key for key in values if key[1] == "gin.macro")
     lines = ["# Files, in the order read:"]
-    lines += [f"#   {path}" for path in locations.files]
+    files = dict.fromkeys(statement.location.filename for statement in parsed.statements)
+    lines += [f"#   {path}" for path in files if path]
     lines += ["", *sorted({statement.format() for statement in gin_config._IMPORTS})]
     lines += ["", "# Macros"]
-    lines += sorted(
-        _format_line(name, bindings["value"], locations.of_macro(name), locations)
-        for (name, selector), bindings in gin_config._CONFIG.items()
-        if selector == "gin.macro"
-    )
-    for (scope, selector), rows in _rows_by_function(locations, overriding):
-        name = "/".join(filter(None, (scope, gin_config._REGISTRY.minimal_selector(selector))))
-        lines += ["", f"# {name}"]
-        lines += [
-            _format_line(f"{name}.{parameter}", *row, locations) for parameter, row in rows.items()
-        ]
+    lines += [_format_line(key[0], values[key], key, locations) for key in macros]
+    previous = ""
+    for key in sorted(values.keys() - set(macros)):
+        scope, selector, parameter = key
+        function = "/".join(filter(None, (scope, gin_config._REGISTRY.minimal_selector(selector))))
+        lines += ["", f"# {function}"] if function != previous else []
+        lines.append(_format_line(f"{function}.{parameter}", values[key], key, locations))
+        previous = function
     return "\n".join(lines)
 
 
-def _parse_key(name: str) -> Key:
-    return gin_config.ParsedBindingKey.parse(name).scope_selector_arg
-
-
-def _rows_by_function(
-    locations: Origins, overriding: dict[Key, tuple[Any, str]]
-) -> Iterator[tuple[tuple[str, str], dict[str, tuple[Any, Any]]]]:
-    """Yields each (scope, function) with its rows: parameter -> (value, origin).
-
-    The functions that the run calls come first, with their default values.
-    """
-    rows: _Rows = {
-        (scope, selector): {
-            parameter: (value, locations.locations.get((scope, selector, parameter), ""))
-            for parameter, value in bindings.items()
-        }
-        for (scope, selector), bindings in gin_config._CONFIG.items()
-        if selector != "gin.macro"
-    }
-    for (scope, selector, parameter), row in overriding.items():
-        rows.setdefault((scope, selector), {})[parameter] = row
-    functions_of_run = _find_reached_functions(rows)
-    for key in functions_of_run:
-        yield (
-            key,
-            rows.get(key, {})
-            | {
-                name: (value, "default")
-                for name, value in _default_parameters(key[1]).items()
-                if not any(name in rows.get((scope, key[1]), {}) for scope in ("", key[0]))
-            },
-        )
-    for key in sorted(rows.keys() - set(functions_of_run)):
-        yield key, dict(sorted(rows[key].items()))
-
-
-def _find_reached_functions(rows: _Rows) -> list[tuple[str, str]]:
-    """Returns the functions that the run calls.
-
-    The functions that start the run come first, then the functions to which bindings refer.
-    """
-    roots = _ROOTS.get(bound("run.mode", "train", evaluate=False), (_RUN,))
-    reached = [("", name) for name in roots]
-    for key in reached:  # the loop appends to this list
-        values = [resolve_macros(value) for value, _ in rows.get(key, {}).values()]
-        for reference in gin_config.iterate_references(values):
-            if reference.config_key not in reached:
-                reached.append(reference.config_key)
-    return [key for key in reached if key[1] not in ("gin.macro", "gin.constant")]
-
-
 def _default_parameters(selector: str) -> dict[str, Any]:
-    configurable = gin_config._REGISTRY[selector]
-    hidden = {*_CALLERS, *(configurable.denylist or ())}
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(configurable.wrapped).parameters.items()
-        if parameter.default is not parameter.empty and name not in hidden
-    }
+    function = gin_config._REGISTRY[selector]
+    return gin_config._get_default_configurable_parameter_values(
+        function.wrapped, function.allowlist, function.denylist
+    )
 
 
-def _format_line(name: str, value: Any, location: Any, locations: Origins) -> str:
+def _format_line(name: str, value: Any, key: Key, locations: Mapping[Key, str]) -> str:
     final = resolve_macros(value)
-    macros = (f"{macro}: {locations.of_macro(macro)}" for macro in macros_within(value))
-    source = "; ".join([str(location), *macros])
+    sources = [locations.get(key, COMMAND_LINE)]
+    for macro in macros_within(value):
+        origin = locations.get((macro, "gin.macro", "value"), COMMAND_LINE)
+        sources.append(f"{macro}: {origin}")
+    source = "; ".join(sources)
     if final is gin.REQUIRED:
         return f"{name} = %gin.REQUIRED  # {source}"
     if _is_readable_by_gin(final):

@@ -8,15 +8,14 @@ files keep their order, except that `in_order` puts the model's file before the 
     parsed = parse(["dataset.gin", "models/t5.1.1.tiny.gin"], ["MIXTURE_NAME = 't0_train'"])
     parsed.unread_macros        # such as ('tokens_per_batch',): bound, but never read
     check_required(parsed)      # UserError: needs TRAIN_STEPS (runs/pretrain.gin:25) ...
-    origins(parsed).of_macro("MIXTURE_NAME")        # the command line
+    origins(parsed)[("MIXTURE_NAME", "gin.macro", "value")]        # "the command line"
 
 Public operative configs bind values to some names that only exist in older releases. `DEPRECATED`
 lists these names. Their bindings are skipped and reported. If the user must set a macro, the gin
 file says `NAME = %gin.REQUIRED`.
 
-gin stores values, but not where they were set. Therefore `origins` reads the files again with gin's
-own parser, to find the locations of the statements. If several statements bind the same parameter,
-the last statement takes effect.
+gin stores values, but not where they were set. Therefore the parser keeps the statements with their
+locations. If several statements bind the same parameter, the last statement takes effect.
 """
 
 import contextlib
@@ -29,10 +28,8 @@ from typing import Any
 from t0 import compat
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
 from t0.config.bindings import bound, macro_defined, macro_names, macros_read, macros_within
-from t0.config.early_checks import READ_BY_CODE, SIMILARITY
 from t0.config.explain import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
-from t0.config.statements import COMMAND_LINE, Location, Statement, read_files, read_params
 from t0.config.t5x_names import T5X, StatementParser
 from t0.errors import UserError, nearest
 
@@ -45,6 +42,9 @@ DEPRECATED: dict[str, str] = {
     "t5.data.get_default_vocabulary": "the vocabulary comes from the tasks; see --vocab",
 }
 
+# Macros that our code or T5's code reads from gin by name.
+_READ_BY_CODE = {"MIXTURE_NAME", "MODEL_DIR"}
+COMMAND_LINE = "the command line"
 # The key of a binding is (scope, full name of the function, parameter). The key of a macro is
 # (NAME, "gin.macro", "value").
 Key = tuple[str, str, str]
@@ -57,15 +57,13 @@ class Config:
     Attributes:
       deprecated: the deprecated names that the files bind. These bindings were skipped.
       unread_macros: macros that the user set, but that no binding reads.
-      files: the names of the gin files in reading order, Mesh TensorFlow's defaults first.
-      params: the --gin_param bindings, which are read after the files.
+      statements: the statements of all files and then of the command line, in reading order.
       skipped: name of a skipped setting of T5X -> the reason.
     """
 
     deprecated: tuple[str, ...]
     unread_macros: tuple[str, ...]
-    files: tuple[str, ...] = ()
-    params: tuple[str, ...] = ()
+    statements: Sequence[Any] = ()
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -89,14 +87,19 @@ def parse(
       skip_all_unknown: whether to skip all bindings to unknown names.
 
     Raises:
-      UserError: a file is missing, there is a syntax error, or a name is unknown (the message
-        suggests similar names).
+      UserError: a file is missing, there is a syntax error, a name is unknown (the message suggests
+        similar names), or nothing reads a macro of `gin_params` and the name of another macro is
+        similar.
     """
-    folders, skipped = search_path(location_prefixes), dict[str, str]()
+    folders = search_path(location_prefixes)
+    statements: list[Any] = []
+    skipped: dict[str, str] = {}
     # gin itself only appends to its list of folders. Without this assignment, gin would also search
     # the folders of the first configuration for a second configuration.
     gin_config._LOCATION_PREFIXES[:] = ["", *folders]
-    parser = functools.partial(StatementParser, folders=folders, skipped=skipped)
+    parser = functools.partial(
+        StatementParser, folders=folders, statements=statements, skipped=skipped
+    )
     files = in_order(resolved_names(gin_files, location_prefixes))
     skip: Any = True if skip_all_unknown else _Deprecated({*DEPRECATED, *also_deprecated})
     with (
@@ -111,9 +114,17 @@ def parse(
         )
     new_macros = set(macro_names()) - macros_before
     deprecated = () if skip_all_unknown else tuple(sorted(skip.looked_up))
-    unread = {name for name in new_macros - macros_read() - READ_BY_CODE if not _is_alias(name)}
-    names = (defaults_file(), *files)
-    return Config(deprecated, tuple(sorted(unread)), names, tuple(gin_params), skipped)
+    unread = {name for name in new_macros - macros_read() - _READ_BY_CODE if not _is_alias(name)}
+    parsed = Config(deprecated, tuple(sorted(unread)), statements, skipped)
+    for name, _, _ in command_line_bindings(parsed):
+        if name in unread and not skip_all_unknown and (close := _similar_macro(name)):
+            raise UserError(f"no gin file reads the macro '{name}'. Did you mean {close}?")
+    return parsed
+
+
+def _similar_macro(name: str) -> str | None:
+    """Returns the macro whose name was probably misspelled as `name`."""
+    return next(iter(nearest(name, {*T5X, *macros_read(), *_READ_BY_CODE}, 1, 0.8)), None)
 
 
 class _Deprecated(set):
@@ -155,59 +166,44 @@ def print_findings(config: Config) -> None:
     for name, reason in config.skipped.items():
         print(f"gin: skipped T5X's '{name}' ({reason})", file=sys.stderr)
     for name in config.unread_macros:
-        close = nearest(name, {*T5X, *macros_read()}, count=1, cutoff=SIMILARITY)
-        hint = f". Did you mean {close[0]}?" if close else ""
+        close = _similar_macro(name)
+        hint = f". Did you mean {close}?" if close else ""
         print(f"gin: nothing reads the macro '{name}': it has no effect{hint}", file=sys.stderr)
 
 
-@dataclasses.dataclass(frozen=True)
-class Origins:
-    """The locations at which the bindings of a configuration were set.
-
-    Attributes:
-      locations: key of a binding -> the location of the statement that takes effect.
-      files: the path of each file, in reading order.
-    """
-
-    locations: dict[Key, Location]
-    files: tuple[str, ...]
-
-    def of_macro(self, name: str) -> Location:
-        """Returns where a macro was set: a statement or, if there is none, the command line."""
-        return self.locations.get((name, "gin.macro", "value"), Location(COMMAND_LINE, 0))
+def origins(parsed: Config) -> dict[Key, str]:
+    """Returns where each binding was set: "runs/eval.gin:57", or `COMMAND_LINE`."""
+    return _locations_by_key(parsed.statements)
 
 
-def origins(parsed: Config) -> Origins:
-    """Returns the locations of all bindings in a parsed configuration."""
-    folders = gin_config._LOCATION_PREFIXES[1:]
-    with quiet_search():
-        statements = list(read_files(parsed.files, folders))
-    locations = _locations_by_key(statements) | command_line_bindings(parsed)
-    return Origins(locations, tuple(dict.fromkeys(location.path for location, _ in statements)))
+def command_line_bindings(parsed: Config) -> dict[Key, str]:
+    """Returns the bindings on the command line, which override bindings in files."""
+    return _locations_by_key(x for x in parsed.statements if not x.location.filename)
 
 
-def command_line_bindings(parsed: Config) -> dict[Key, Location]:
-    """Returns the bindings on the command line, with their locations.
-
-    These bindings override bindings in files.
-    """
-    return _locations_by_key(read_params(parsed.params))
-
-
-def _locations_by_key(statements: Iterable[Statement]) -> dict[Key, Location]:
-    locations: dict[Key, Location] = {}
-    for location, statement in statements:
+def _locations_by_key(statements: Iterable[Any]) -> dict[Key, str]:
+    locations: dict[Key, str] = {}
+    for statement in statements:
         if not isinstance(statement, gin_parser.BindingStatement):
             continue
         scope, selector, parameter, *_ = statement
         if not parameter:
-            locations["/".join(filter(None, (scope, selector))), "gin.macro", "value"] = location
-            continue
+            scope, selector, parameter = f"{scope}/{selector}".lstrip("/"), "gin.macro", "value"
         # Bindings to deprecated names were skipped.
         with contextlib.suppress(ValueError):
             key = gin_config.ParsedBindingKey.parse((scope, selector, parameter))
-            locations[key.scope_selector_arg] = location
+            locations[key.scope_selector_arg] = _describe_location(statement.location)
     return locations
+
+
+def _describe_location(location: Any) -> str:
+    """Returns the file and line of a statement, without the folder in which gin finds the file."""
+    path = location.filename
+    if not path:
+        return COMMAND_LINE
+    folders = [f"{folder}/" for folder in gin_config._LOCATION_PREFIXES[1:]]
+    inside = [path.removeprefix(f).lstrip("/") for f in folders if path.startswith(f)]
+    return f"{min(inside, key=len, default=path)}:{location.line_num}"
 
 
 def check_required(
@@ -234,7 +230,7 @@ def check_required(
     unset_macros = {
         name for name in required_macros if not required_macros & {*_referenced_macros(name)}
     }
-    missing = unset_macros & (read | READ_BY_CODE)
+    missing = unset_macros & (read | _READ_BY_CODE)
     if undefined:
         missing |= {name for name in read if not macro_defined(name)}
     if missing - set(except_for):
@@ -248,7 +244,7 @@ def _referenced_macros(name: str) -> list[str]:
 
 
 def _describe_missing(missing: list[str], parsed: Config) -> str:
-    locations = origins(parsed).locations
+    locations = origins(parsed)
     described = [f"{name} ({_describe_reader(name, locations)})" for name in missing]
     joined = " and ".join(filter(None, [", ".join(described[:-1]), described[-1]]))
     pronoun = "it" if len(missing) == 1 else "them"
@@ -256,17 +252,15 @@ def _describe_missing(missing: list[str], parsed: Config) -> str:
     return f"the gin configuration needs {joined}, and nothing sets {pronoun}: {flags}"
 
 
-def _describe_reader(name: str, locations: dict[Key, Location]) -> str:
+def _describe_reader(name: str, locations: dict[Key, str]) -> str:
     marked = locations.get((name, "gin.macro", "value"))
-    if marked:
-        return str(marked)
     readers = (
         locations.get((scope, selector, parameter))
         for (scope, selector), parameters in gin_config._CONFIG.items()
         for parameter, value in parameters.items()
         if name in macros_within(value)
     )
-    return str(next(filter(None, readers), "no file"))
+    return marked or next(filter(None, readers), "no file")
 
 
 _TRAINING = ("train",)
@@ -288,18 +282,6 @@ READ_IN = {
     "t0.train_dataset_fn": _TRAINING,
     "t0.train_loop": _TRAINING,
 }
-# Optimizers and schedules. Training calls an optimizer or schedule if a parameter such as
-# run.optimizer is bound to it.
-CHOSEN = (
-    "t0.AdamWOptimizer",
-    "t0.AdamWScaleOptimizer",
-    "t0.MomentumSGDOptimizer",
-    "t0.constant_with_warmup",
-    "t0.cosine_with_warmup",
-    "t0.linear_with_warmup",
-    "t0.rsqrt",
-    "t0.rsqrt_then_linear",
-)
 
 
 def find_unread_params(parsed: Config, mode: str) -> list[str]:
@@ -319,9 +301,17 @@ def find_unread_params(parsed: Config, mode: str) -> list[str]:
         if mode not in modes:
             mode_names = " and ".join(f"'{reference}'" for reference in modes)
             lines.append(f"{name} is read in mode {mode_names} only: it has no effect here")
-        elif selector in CHOSEN and (mode not in _TRAINING or selector not in referenced):
+        elif _is_chosen(selector) and (mode not in _TRAINING or selector not in referenced):
             lines.append(
                 f"{name} has no effect here: @{selector} is for training, and no parameter such "
                 "as run.optimizer or run.learning_rate_schedule names it"
             )
     return lines
+
+
+def _is_chosen(selector: str) -> bool:
+    """Returns whether a function is our optimizer or schedule, which training calls if bound."""
+    passed = gin_config._REGISTRY[selector].denylist or ()
+    return selector.startswith("t0.") and (
+        selector.endswith("Optimizer") or "total_train_steps" in passed
+    )

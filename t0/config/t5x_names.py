@@ -13,11 +13,13 @@ parses. A name that the user has registered with gin is never translated.
 
 import collections
 import dataclasses
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin_config, gin_parser
+from t0.config.bindings import bound
 from t0.config.gin_files import local_name
 from t0.errors import UserError, nearest
 
@@ -96,8 +98,6 @@ def _validate_on(mixture: Any) -> Bindings:
 
 
 def _choose_schedule(factors: Any) -> Bindings | str:
-    from t0.config.bindings import bound  # a circular import
-
     schedules = {"constant": "constant_learning_rate", "constant*rsqrt_decay": _NOAM}
     schedule = schedules.get(str(factors).replace(" ", ""))
     if schedule is None:
@@ -303,13 +303,20 @@ class StatementParser(gin_parser.ConfigParser):
       text: a text or an open file, as for gin's parser.
       delegate: gin's delegate, which makes references and macros.
       folders: the folders that are searched for gin files after the working directory.
+      statements: the parser appends each statement to this list.
       skipped: name of a setting of T5X -> the reason why it was skipped. The parser adds to it.
     """
 
     def __init__(
-        self, text: Any, delegate: Any, folders: Sequence[str], skipped: dict[str, str]
+        self,
+        text: Any,
+        delegate: Any,
+        *,
+        folders: Sequence[str],
+        statements: list[Any],
+        skipped: dict[str, str],
     ) -> None:
-        self._folders, self._skipped = folders, skipped
+        self._folders, self._statements, self._skipped = folders, statements, skipped
         self._translated: collections.deque[Any] = collections.deque()
         super().__init__(text, _Delegate(delegate))
 
@@ -324,6 +331,7 @@ class StatementParser(gin_parser.ConfigParser):
             if statement is None:
                 return None
             self._translated.extend(self._translate(statement))
+        self._statements.append(self._translated[0])
         return self._translated.popleft()
 
     def _translate(self, statement: Any) -> list[Any]:
@@ -377,6 +385,34 @@ class StatementParser(gin_parser.ConfigParser):
             raise UserError(f"{name} is T5X's: here it is {bindings} ({_locate(statement)})")
         # A macro that is bound to itself, such as MODEL_DIR = %MODEL_DIR, would have no value.
         return [_bind(target, v, statement) for target, v in bindings if repr(v) != f"%{target}"]
+
+
+def read_statements(name: str, folders: Sequence[str]) -> Iterator[Any]:
+    """Yields the statements of a gin file and of the files that it includes. Nothing is bound.
+
+    Args:
+      name: a path, or a name to search for.
+      folders: the folders to search after the working directory.
+
+    Raises:
+      OSError: a file does not exist.
+    """
+    paths = [os.path.join(folder, name) for folder in ("", *folders)]  # noqa: PTH118
+    for path in paths:
+        for read, is_readable in gin_config._FILE_READERS:
+            if is_readable(path):
+                with read(path) as file:
+                    parser = StatementParser(
+                        file, _LENIENT, folders=folders, statements=[], skipped={}
+                    )
+                    statements = [*parser]
+                for statement in statements:
+                    if isinstance(statement, gin_parser.IncludeStatement):
+                        yield from read_statements(statement.filename, folders)
+                    else:
+                        yield statement
+                return
+    raise FileNotFoundError(f"gin file not found: {name}")
 
 
 def _bind(target: str, value: Any, statement: Any) -> Any:

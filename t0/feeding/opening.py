@@ -12,16 +12,13 @@ SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.live`).
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import posixpath
 import shlex
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from t0 import compat
 from t0.caching.cache_plan import NO_RECORD
 from t0.caching.provenance import changes_of
 from t0.caching.verify import verify_cache
@@ -29,7 +26,7 @@ from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.config import specification
-from t0.config.bindings import bound
+from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
 from t0.feeding.live import DatasetBatches, live_source, tokenises_text
@@ -39,18 +36,11 @@ from t0.feeding.training_data import TrainingData, open_training_data
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths
 from t0.files.untrusted import parsed_json
-from t0.sources import data_dirs
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
-# The maximum number of records per task whose targets are measured before a run. Measuring them
-# takes about a second.
-MEASURED = 10_000
 _REQUESTS_AT_ONCE = 16
-# Subfolders of a data folder whose contents become tasks. A task's name begins with the name of its
-# subfolder.
-RECIPES = ("text", "sni", "qa", "mt")
 
 
 def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
@@ -68,14 +58,10 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
         )
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
-        more = "List them with: t0 tasks (is --module_import right?)"
-        kind = name.partition("_")[0]
-        if kind in RECIPES:
-            folders = ", ".join(map(str, data_dirs())) or "none"
-            more = (
-                f"{kind}_* are tasks of t0.recipes, made from a folder {kind}/ in a data folder; "
-                f"the data folders (--data_dir or T0_DATA_DIR): {folders}"
-            )
+        more = (
+            "List them with: t0 tasks (is --module_import right? t0.recipes registers the tasks of "
+            "folders such as text/ in --data_dir)"
+        )
         if name in _catalogue_names():
             raise UserError(
                 f"'{name}' is registered by t0.seqio_tasks, which is not imported: add "
@@ -377,7 +363,7 @@ def _vocabularies(spec: DataSpec) -> dict[str, set[str | None]]:
 
 
 @gin.configurable("train_dataset_fn", module="t0", denylist=["sequence_length"])
-def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
+def own_train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **arguments: Any) -> Any:
     """Reads data with T5's `mesh_train_dataset_fn`, under another gin name."""
     from t0.compat import t5_mesh
 
@@ -386,36 +372,14 @@ def train_dataset_fn(mixture_or_task_name: str, sequence_length: Any, **argument
     )
 
 
-class _RecordingMixture:
-    """Replaces a mixture and its dataset in T5's dataset function.
-
-    `reading` has the arguments with which T5's function would read the dataset.
-    """
-
-    output_features: Mapping[str, Any] = types.MappingProxyType({})
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.reading: dict[str, Any] = {}
-
-    def get_dataset(self, sequence_length: Any, **reading: Any) -> "_RecordingMixture":
-        del sequence_length
-        self.reading = reading
-        return self
-
-    def map(self, function: Callable[..., Any], **unused: Any) -> "_RecordingMixture":
-        del function, unused
-        return self
-
-
 def open_dataset_function(
     train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
 ) -> TrainingData | DatasetBatches:
     """Opens the data that a run's dataset function describes or returns.
 
-    If the function is T5's function, or returns the result of T5's function, this package reads the
-    data itself. A function may also return a `tf.data.Dataset`, or a `TrainingData`. A
-    `TrainingData` is returned unchanged.
+    If gin binds T5's function or `t0.train_dataset_fn`, this package reads the data itself, and
+    only asks gin for the function's arguments. A user's own function is called. It returns a
+    `tf.data.Dataset`, or a `TrainingData`, which is returned unchanged.
 
     Args:
       train_dataset_fn: the dataset function that gin binds.
@@ -423,60 +387,26 @@ def open_dataset_function(
       **arguments: the arguments with which Mesh TensorFlow calls the function. The default
         vocabulary is None, and the default split is "train".
     """
+    from t0.compat import t5_mesh
+
     arguments = {"vocabulary": None, "dataset_split": "train", **arguments}
+    if train_dataset_fn is own_train_dataset_fn:
+        arguments = read_arguments(own_train_dataset_fn, **arguments)
+        arguments |= arguments.pop("arguments")
+        train_dataset_fn = t5_mesh.mesh_train_dataset_fn
+    if train_dataset_fn is t5_mesh.mesh_train_dataset_fn:
+        arguments = read_arguments(train_dataset_fn, **arguments)
+        del arguments["vocabulary"]
+        choices = bool(ChoiceLosses())
+        return open_data(data_spec(**arguments, default_seed=default_seed, choices=choices))
 
     def make() -> Any:
-        return _call_dataset_function(train_dataset_fn, default_seed, **arguments)
+        with checked_tsv_files():
+            return train_dataset_fn(**arguments)
 
     with tf.Graph().as_default():
         result = make()
-    if isinstance(result, TrainingData):
-        return result
-    return open_data(result) if isinstance(result, DataSpec) else DatasetBatches(make)
-
-
-def _call_dataset_function(
-    train_dataset_fn: Callable[..., Any], default_seed: int, **arguments: Any
-) -> Any:
-    """Calls a dataset function, and returns its result, which is a `DataSpec` for T5's function.
-
-    T5's `mesh_train_dataset_fn` itself is called, so that gin binds its arguments and lists them in
-    the operative config. The mixture that it reads is replaced by an object that only records the
-    arguments.
-    """
-
-    def build_spec(
-        mixture: _RecordingMixture, sequence_length: Any, *, pack: bool, **unused: Any
-    ) -> Any:
-        del unused
-        arguments_read = mixture.reading
-        return data_spec(
-            mixture.name,
-            sequence_length,
-            dataset_split=arguments_read["split"],
-            shuffle=arguments_read["shuffle"],
-            seed=arguments_read["seed"],
-            use_cached=arguments_read["use_cached"],
-            pack=pack,
-            default_seed=default_seed,
-            choices=bool(ChoiceLosses()),
-        )
-
-    with (
-        compat.replaced(
-            "t5_mesh.seqio", _replace_names(seqio, get_mixture_or_task=_RecordingMixture)
-        ),
-        compat.replaced(
-            "t5_mesh.transformer_dataset",
-            _replace_names(compat.mesh_dataset, pack_or_pad=build_spec),
-        ),
-        checked_tsv_files(),
-    ):
-        return train_dataset_fn(**arguments)
-
-
-def _replace_names(module: types.ModuleType, **other: Any) -> types.SimpleNamespace:
-    return types.SimpleNamespace(**{**vars(module), **other})
+    return result if isinstance(result, TrainingData) else DatasetBatches(make)
 
 
 def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[str]]) -> None:
@@ -629,16 +559,12 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
         )
 
 
-def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[str]:
-    """Yields notes for the user about the recipe tasks in the mixture `name`.
-
-    The notes report the rows that a source left out, and the number of targets that are longer than
-    the limit (in tokens, including EOS). Training truncates such targets.
+def notes(name: str, split: str) -> Iterator[str]:
+    """Yields notes about the rows that the recipe tasks in the mixture `name` left out.
 
     Args:
       name: a mixture's or task's name.
       split: the split.
-      lengths: feature -> maximum number of tokens; None if nothing is truncated.
 
     Raises:
       UserError: if the data is malformed.
@@ -646,22 +572,3 @@ def notes(name: str, split: str, lengths: Mapping[str, int] | None) -> Iterator[
     for task in seqio.get_subtasks(known_mixture(name)):
         if isinstance(task.source, RecordSource) and split in task.splits:
             yield from task.source.notes(split)
-            most = (lengths or {}).get("targets")
-            if most:
-                yield from _long_targets(task, split, most)
-
-
-def _long_targets(task: seqio.Task, split: str, most: int) -> Iterator[str]:
-    feature = task.output_features["targets"]
-    measured = long = 0
-    for record in itertools.islice(task.source.records(split), MEASURED):
-        # All outputs of an example are measured, because training may draw any of them.
-        texts = record["outputs"] if "outputs" in record else [record["targets"]]
-        room = most - int(feature.add_eos)
-        measured += 1
-        long += any(len(feature.vocabulary.encode(text)) > room for text in texts)
-    if long:
-        yield (
-            f"{task.name}, {split}: {long:,} of {measured:,} targets are longer than {most} "
-            "tokens and will be cut"
-        )

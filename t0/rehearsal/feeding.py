@@ -27,7 +27,7 @@ from t0.compat import mesh_utils, seqio, t5_mesh
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original
 from t0.mesh.pod_run import PodRun
-from t0.run import host_pipeline, modes, preflight
+from t0.run import modes, preflight
 
 Batch = Mapping[str, np.ndarray]
 _EOS = 1
@@ -130,9 +130,7 @@ def open_mixture(vocabulary: Any) -> Iterator[Iterator[Batch]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
-        input_fn = host_pipeline.input_function(
-            "train", arguments | modes.engine_arguments(tpu=_TPU)
-        )
+        input_fn = preflight.training_input(arguments | modes.engine_arguments(tpu=_TPU))
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
     with tf.Graph().as_default(), tf.Session() as session:

@@ -4,7 +4,6 @@
     configure    sets modules, data folders, vocabulary and gin; `reset` undoes the changes
     preflight    checks mode, data, batch and checkpoints before the model is built
     tpu_checks   checks the machine, the TPU and the configured run before a run on a TPU
-    host_pipeline   finds the input function of a run, and checks that a TPU's hosts can run it
     weights      finds a run's initial checkpoint, and exports the model at its end
     arguments    the arguments of Mesh TensorFlow's `run`
     specify      converts a configured run to a run specification, for an engine without gin

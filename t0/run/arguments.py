@@ -12,8 +12,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from t0 import compat
 from t0.compat import learning_rate_schedules, mesh_utils, mtf
+from t0.config.bindings import read_arguments
 
 
 def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def read(passed_arguments: Mapping[str, Any]) -> dict[str, Any]:
       sequences. `train_steps` is a number. Mesh and layout are Mesh TensorFlow's objects. A
       schedule is a number, or a function whose only parameter is `step`.
     """
-    arguments = compat.bound_arguments(mesh_utils.run, **passed_arguments)
+    arguments = read_arguments(mesh_utils.run, **passed_arguments)
     lengths = arguments["sequence_length"]
     if isinstance(lengths, int):
         lengths = {"inputs": lengths, "targets": lengths}

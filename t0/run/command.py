@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from t0.config import flags as command_flags
-from t0.config.masking import mask_secrets, save_command
+from t0.config.saved_config import mask_secrets, save_command
 from t0.errors import UserError, original, say
 from t0.run import configure, tpu_checks
 
@@ -53,7 +53,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import host_pipeline, model_api, preflight, run_files
+    from t0.run import model_api, preflight, run_files
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more)
@@ -65,8 +65,6 @@ def run(flags: Any, argv: Sequence[str]) -> None:
         if not flags.use_model_api:
             _print_notes(_check_bindings(flags, parsed, preflight.run_mode()))
         _list_configuration(flags, parsed)
-        if flags.tpu and not flags.use_model_api:
-            _print_notes([host_pipeline.dry_run_line(flags)])
         return
     # Cache folders are set after gin is parsed, because gin files may also set them.
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
@@ -155,10 +153,9 @@ def _describe_mesh(flags: Any) -> dict[str, Any]:
 
 def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.compat import gin, t5_mesh, tf
-    from t0.config.bindings import bound
-    from t0.config.explain import explain_unset
+    from t0.config.bindings import bound, explain_unset
     from t0.mesh import batch
-    from t0.run import host_pipeline, modes, preflight, stream_writing, weights
+    from t0.run import modes, preflight, stream_writing, weights
 
     mode = preflight.run_mode()
     notes = _check_bindings(flags, parsed, mode)
@@ -207,7 +204,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
         stream_writing.write_stream(flags.write_stream, arguments, flags.stream_steps)
         return
     if hosts_read:
-        host_pipeline.check(mode, arguments)
+        preflight.check_hosts(mode, arguments)
     try:
         modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:
@@ -243,11 +240,11 @@ def _bind_flags(flags: Any, mode: str) -> None:
         if mode == "eval" and name.startswith("get_variable_dtype."):  # also for ranked tasks
             gin.bind_parameter("t0.score_eval.dtype", value)
     if flags.finetune_steps is not None or flags.epochs is not None:
-        plan = train_steps.plan_steps(
+        last, explanation = train_steps.plan_steps(
             flags.model_dir, finetune_steps=flags.finetune_steps, epochs=flags.epochs
         )
-        _print_notes([plan.explanation])
-        gin.bind_parameter("run.train_steps", plan.last)
+        _print_notes([explanation])
+        gin.bind_parameter("run.train_steps", last)
 
 
 def _save_specification(
@@ -273,37 +270,14 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     mode = preflight.run_mode()
     command_bindings: listing.CommandBindings = {} if flags.tpu else modes.local_parameters()
     command_bindings |= command_flags.gin_parameters(flags, mode)
-    if mode == "train":
-        command_bindings |= _training_parameters(flags)
+    if mode == "train" and flags.checkpoint:
+        command_bindings |= {"run.init_checkpoint": (flags.checkpoint, "--checkpoint")}
     print("dry run: nothing is written or trained", file=sys.stderr)
     lines = [f"# Model directory: {flags.model_dir}"]
     if run_files.output_dir():
         lines.append(f"# Output directory: {run_files.output_dir()}")
     for line in [*lines, *listing.text(parsed, command_bindings).splitlines()]:
         print(mask_secrets(line))
-
-
-@dataclasses.dataclass(frozen=True)
-class _ComputedLater:
-    """Stands for a value that only the run itself can compute. Its text describes the value."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def _training_parameters(flags: Any) -> dict[str, tuple[Any, str]]:
-    parameters: dict[str, tuple[Any, str]] = {}
-    if flags.checkpoint:
-        parameters["run.init_checkpoint"] = (flags.checkpoint, "--checkpoint")
-    for name in ("finetune_steps", "epochs"):
-        if flags[name].present:
-            placeholder = _ComputedLater(
-                f"--{name}={flags[name].value}, counted when the run begins"
-            )
-            parameters["run.train_steps"] = (placeholder, f"--{name}")
-    return parameters
 
 
 def _print_notes(notes: Sequence[str]) -> None:

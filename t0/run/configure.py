@@ -102,7 +102,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     Raises:
       UserError: a gin file or binding is invalid.
     """
-    from t0.config import masking, parse
+    from t0.config import parse, saved_config
 
     register()
     # gin files of the user may import modules that are next to them, such as T5X's `import tasks`.
@@ -116,7 +116,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
         skip_all_unknown=flags.skip_all_gin_unknowns,
     )
     parse.print_findings(parsed)
-    masking.refuse_masked()
+    saved_config.refuse_masked()
     return parsed
 
 

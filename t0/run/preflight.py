@@ -10,14 +10,14 @@ later with a traceback, or would not notice the error.
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from t0 import compat
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio, t5_mesh
 from t0.config.bindings import bound, is_configured
-from t0.config.explain import KINDS, check_not_text
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
@@ -101,8 +101,10 @@ def check_mixtures(
             opening.require_whole(name, split)
         unread = None if use_cached else opening.unread_caches(name, function=function)
         notes += [unread] if unread else []
-        with _hint_if_absent(unread):
+        try:
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)
+        except AbsentData as error:
+            raise AbsentData("\n".join([str(error), *([unread] if unread else [])])) from error
     tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
@@ -140,22 +142,10 @@ def _mixture_functions(mode: str) -> list[str]:
     return [function] if mixture and not reads_files else []
 
 
-@contextlib.contextmanager
-def _hint_if_absent(hint: str | None) -> Iterator[None]:
-    """Adds a hint to the error that is raised if the data is absent."""
-    try:
-        yield
-    except AbsentData as error:
-        if not hint:
-            raise
-        raise AbsentData(f"{error}\n{hint}") from error
-
-
 def _describe_truncation(name: str, split: str, mode: str, *, use_cached: bool) -> list[str]:
     """Returns notes about the share of the mixture `name` that the run's lengths truncate."""
     lengths = lengths_of_run()
-    # The truncation of targets only matters in training.
-    notes = [*opening.notes(name, split, lengths if mode == "train" else None)]
+    notes = [*opening.notes(name, split)]
     if lengths and mode in ("train", "perplexity_eval"):
         tasks = seqio.get_subtasks(opening.known_mixture(name))
         with_split = [task for task in tasks if split in task.splits]
@@ -221,8 +211,14 @@ def check_run(
       UserError: the run cannot work.
     """
     mode = run_mode()
-    for parameter in KINDS:
-        check_not_text(parameter, bound(f"run.{parameter}", evaluate=False))
+    for parameter in ("optimizer", "learning_rate_schedule"):
+        value = bound(f"run.{parameter}", evaluate=False)
+        if isinstance(value, str):
+            raise UserError(
+                f"run.{parameter} is the text {value!r}; expected a class or function, as @NAME "
+                "without quotes, such as @AdafactorOptimizer, @t0.AdamWOptimizer or "
+                "@t0.cosine_with_warmup (docs/reference.md)"
+            )
     _check_dataset_function(mode)
     lengths = lengths_of_run()
     if lengths is None and mode not in ("eval", "score_eval"):
@@ -392,3 +388,77 @@ def check_vocabulary(checkpoint: str, vocabulary: Any) -> None:
         source=getattr(inputs, "sentencepiece_model_file", str(inputs)),
         rows=rows,
     )
+
+
+InputFunction = Callable[[dict[str, Any]], Any]
+
+
+class _InputFunctionFound(BaseException):  # noqa: N818 (not an error, so that no handler catches it)
+    def __init__(self, input_fn: InputFunction) -> None:
+        super().__init__("an input function")
+        self.input_fn = input_fn
+
+
+class _CapturingEstimator:
+    """Replaces TPUEstimator, and raises `_InputFunctionFound` with the input function."""
+
+    def __init__(self, *args: Any, model_dir: str = "", **kwargs: Any) -> None:
+        del args, kwargs
+        self.model_dir = model_dir
+
+    def train(self, input_fn: InputFunction, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        raise _InputFunctionFound(input_fn)
+
+
+def training_input(arguments: Mapping[str, Any]) -> InputFunction | None:
+    """Returns the input function that Mesh TensorFlow's `run` passes to TPUEstimator for training.
+
+    Nothing is written, and data is only read if this is necessary to create the function.
+
+    Args:
+      arguments: the arguments that the command passes to `run`. gin has all others.
+
+    Returns:
+      the function; None if the run is already finished.
+    """
+    with compat.replaced("mesh_utils.get_estimator", _CapturingEstimator):
+        try:
+            mesh_utils.run(**{**arguments, "tpu": None})
+        except _InputFunctionFound as interruption:
+            return interruption.input_fn
+    return None
+
+
+def _evaluation_input(mode: str, vocabulary: Any) -> InputFunction:
+    """Returns a function that opens the datasets of all evaluated tasks of a mode."""
+    datasets = bound(_READS[mode])(
+        sequence_length=lengths_of_run(),
+        vocabulary=vocabulary,
+        dataset_split=bound("run.dataset_split", "train"),
+    )
+    return lambda params: [dataset.dataset_fn() for dataset in datasets if dataset.metric_fns]
+
+
+def check_hosts(mode: str, arguments: Mapping[str, Any]) -> None:
+    """Checks that the TensorFlow servers of a TPU's hosts can read the data of the configured run.
+
+    Args:
+      mode: the value of `run.mode`.
+      arguments: the arguments that the command passes to Mesh TensorFlow's `run`.
+
+    Raises:
+      UserError: the servers do not support some operations. The message lists them.
+    """
+    if mode not in _READS:  # Mesh TensorFlow's own code reads the data
+        return
+    vocabulary = arguments["vocabulary"]
+    read = training_input(arguments) if mode == "train" else _evaluation_input(mode, vocabulary)
+    foreign = host_graphs.foreign_operations(host_graphs.pipeline_graph(read)) if read else {}
+    if foreign:
+        raise UserError(
+            f"a TPU's TensorFlow servers cannot read the data of mode '{mode}': they cannot run "
+            f"{host_graphs.explain(foreign)} (in {', '.join(foreign.values())}), which a step "
+            "after the cache or your own dataset function uses. Put the step before the cache, "
+            "or write it with TensorFlow operations"
+        )

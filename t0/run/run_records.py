@@ -10,8 +10,7 @@ this module builds a training step, but does not lower or run this step.
 from collections.abc import Mapping
 from typing import Any
 
-from t0.compat import gin
-from t0.config import masking, operative
+from t0.config import saved_config
 from t0.config.bindings import is_configured
 from t0.feeding import opening
 from t0.mesh.devices import activation_dtype
@@ -48,12 +47,10 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     Keep(spec.keep_checkpoint_max)
     if is_configured("t0.adapter"):
         checkpointing.Adapter()
-    stock, ours = operative.split(masking.mask_config(gin.operative_config_str))
     prompts = data.spec and prompts_of_mixture(data.spec.mixture, data.spec.lengths)
     return {
         **({model_directory.PROMPTS_FILE: prompts.to_json()} if prompts else {}),
-        operative.FILE: stock,
-        operative.OURS: ours,
+        **saved_config.operative_texts(),
         model_directory.CONFIGURATION_FILE: model_directory.configuration_text(
             checkpointing.configuration()
         ),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
-from t0.config import masking
+from t0.config import saved_config
 from t0.config.bindings import bound, is_configured, resolve_macros
 from t0.config.specification import (
     AdapterSpec,
@@ -32,7 +32,6 @@ from t0.config.specification import (
     RankTaskSpec,
     RunSpec,
     VocabularySpec,
-    read_plain,
     read_value,
 )
 from t0.errors import UserError
@@ -97,7 +96,9 @@ def run_spec(
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
         training=_parameters("t0.train_loop") if trains else {},
-        choice_losses=_choice_losses() if trains else ChoiceLosses(),
+        choice_losses=read_value(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
+        if trains
+        else ChoiceLosses(),
         data=data,
         validation=opening.split_spec(data, "validation", bound("t0.train_loop.validation_mixture"))
         if validates
@@ -107,14 +108,6 @@ def run_spec(
     )
     records = run_records.training_records(arguments) if trains else {}
     return dataclasses.replace(spec, records=records)
-
-
-def _choice_losses() -> ChoiceLosses:
-    """Returns the factors of the losses over answer choices that gin configures."""
-    try:
-        return read_plain(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _evaluation_fields(
@@ -154,7 +147,7 @@ def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
       spec: the specification of a run in mode "eval" that decodes tasks.
       argv: the command line that wrote the specification. The result masks secrets in it.
     """
-    words = iter(shlex.split(masking.mask_command(argv))[1:])
+    words = iter(shlex.split(saved_config.mask_command(argv))[1:])
     words_of_run = []
     for word in words:
         name, _, value = word.lstrip("-").partition("=")
@@ -487,7 +480,7 @@ def _to_plain(value: Any, name: str = "") -> Any:
     """
     if isinstance(value, str):
         written = repr(value)
-        return value if masking.mask_value(name, written) == written else masking.MASK
+        return value if saved_config.mask_value(name, written) == written else saved_config.MASK
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):

@@ -1,11 +1,10 @@
 """Computes the last step of a run from a number of additional steps or a number of epochs.
 
-    plan_steps("/models/t0", finetune_steps=12_200, epochs=None).last       # 1_112_200
+    plan_steps("/models/t0", finetune_steps=12_200, epochs=None)[0]       # 1_112_200
 
 Mesh TensorFlow's `train_steps` counts from the start of pretraining.
 """
 
-import dataclasses
 import math
 
 from t0.checkpoints import checkpoint_files
@@ -16,16 +15,10 @@ from t0.mesh.batch import check_batch
 from t0.training.model_directory import find_first_step
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedSteps:
-    """The step at which a run stops, and a sentence that explains it."""
-
-    last: int
-    explanation: str
-
-
-def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | None) -> PlannedSteps:
-    """Returns the step at which the configured run ends, counted from the start of pretraining.
+def plan_steps(
+    model_dir: str, *, finetune_steps: int | None, epochs: float | None
+) -> tuple[int, str]:
+    """Returns the last step of the configured run, and a sentence that explains it.
 
     Args:
       model_dir: the run's model directory. A resumed run counts from its first step.
@@ -43,15 +36,12 @@ def plan_steps(model_dir: str, *, finetune_steps: int | None, epochs: float | No
     first = first_step(model_dir)
     if finetune_steps is not None:
         last = first + finetune_steps
-        return PlannedSteps(
-            last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}"
-        )
+        return last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}"
     examples, each = _count_examples()
     steps = math.ceil(epochs * examples / each)
-    return PlannedSteps(
-        first + steps,
+    return first + steps, (
         f"--epochs={epochs:g}: {examples:,} examples at {each:,.1f} a step are {steps:,} steps, "
-        f"from {first:,} to {first + steps:,}",
+        f"from {first:,} to {first + steps:,}"
     )
 
 

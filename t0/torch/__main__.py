@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from t0.config.masking import save_command
+from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of

@@ -32,7 +32,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.compat import tf1 as tf
-from t0.config import masking, operative, specification
+from t0.config import saved_config, specification
 from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
 from t0.tasks.prompted_tasks import prompts_of_mixture
@@ -391,7 +391,7 @@ def configuration() -> dict[str, str]:
     for line in text.splitlines():
         name, equals, value = line.partition(" = ")
         if equals and not line.startswith("#"):
-            values[name] = masking.mask_value(name, value)
+            values[name] = saved_config.mask_value(name, value)
     return model_directory.comparable_values(values)
 
 
@@ -412,6 +412,8 @@ def save_prompts(model_dir: str, mixture: str | None, lengths: Mapping[str, int]
 def save_operative_config(model_dir: str) -> None:
     """Writes gin's operative config to two files, with credentials masked.
 
-    See `t0.config.operative` for the files.
+    See `t0.config.saved_config` for the files.
     """
-    operative.save(model_dir, masking.mask_config(gin.operative_config_str))
+    texts = saved_config.operative_texts()
+    for name in (saved_config.OURS, saved_config.FILE):
+        publishing.write_whole(os.path.join(model_dir, name), texts[name])  # noqa: PTH118

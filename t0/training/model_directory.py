@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from t0.checkpoints import checkpoint_files, conversion
-from t0.config import masking
+from t0.config import saved_config
 from t0.config.specification import Count, NotNegative, read_file
 from t0.errors import UserError, printable, refuse_unanswered
 from t0.feeding import manifest
@@ -169,7 +169,7 @@ def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list
     recorded = read_file(path, Mapping[str, str], fix)
     if recorded is None:
         return []
-    before = comparable_values({n: masking.mask_value(n, x) for n, x in recorded.items()})
+    before = comparable_values({n: saved_config.mask_value(n, x) for n, x in recorded.items()})
     before, now = _ADDED | before, _ADDED | comparable_values(now)
     lines = [
         f"  {name}: was {before.get(name, 'not set')}, is {now.get(name, 'not set')}"

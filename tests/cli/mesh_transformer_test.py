@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from t0.config import flags as mesh_flags
-from t0.config.masking import mask_command
+from t0.config.saved_config import mask_command
 from t0.errors import UserError
 
 

@@ -7,8 +7,8 @@ import gin
 import pytest
 from gin import config as gin_config
 
-from t0.config import explain, parse
-from t0.config.bindings import bound
+from t0.config import parse
+from t0.config.bindings import bound, read_arguments
 from t0.errors import UserError
 from t0.run import run_files
 from t0.training import checkpointing, model_directory
@@ -77,15 +77,16 @@ def test_gin_binding_origin_is_the_last_statement(read, tmp_path):
     (tmp_path / "more.gin").write_text("include 'models/t5.1.1.tiny.gin'\n\nC = 1\nd_ff = 3\n")
     parsed = parse.parse(["run.gin", "more.gin"], ["C = 2", "unknown.x = 1"], skip_all_unknown=True)
     found = parse.origins(parsed)
-    assert str(found.of_macro("C")) == "the command line"
-    assert str(found.of_macro("d_ff")) == "more.gin:4"
-    assert str(found.of_macro("d_model")).startswith("models/t5.1.1.tiny.gin:")
+    assert found["C", "gin.macro", "value"] == "the command line"
+    assert found["d_ff", "gin.macro", "value"] == "more.gin:4"
+    assert found["d_model", "gin.macro", "value"].startswith("models/t5.1.1.tiny.gin:")
     (run,) = (selector for _, selector in gin_config._CONFIG if selector.endswith(".run"))
-    assert str(found.locations["", run, "init_checkpoint"]) == "run.gin:9"
-    assert str(found.locations["", run, "optimizer"]).startswith("defaults.gin:")
-    names = [Path(path).name for path in found.files]
+    assert found["", run, "init_checkpoint"] == "run.gin:9"
+    assert found["", run, "optimizer"].startswith("defaults.gin:")
+    paths = dict.fromkeys(x.location.filename for x in parsed.statements if x.location.filename)
+    names = [Path(path).name for path in paths]
     assert names.index("run.gin") < names.index("more.gin") < names.index("t5.1.1.tiny.gin")
-    assert all(Path(path).is_file() for path in found.files)
+    assert all(Path(path).is_file() for path in paths)
 
 
 @pytest.mark.parametrize(
@@ -139,18 +140,6 @@ def test_checkpoint_path_is_split_into_folder_and_step(tmp_path):
         run_files.folder_of_checkpoint(None)
 
 
-def test_optimizer_or_schedule_named_as_text_is_refused():
-    ours = {"AdamWOptimizer", "MomentumSGDOptimizer", "AdafactorOptimizer"}
-    assert ours <= set(explain.optimizers())
-    assert {"cosine_with_warmup", "rsqrt", "truncated_rsqrt"} <= set(explain.schedules())
-    assert not set(explain.optimizers()) & set(explain.schedules())
-    with pytest.raises(UserError, match="text 'adamw'.*mean @AdamW.*optimizers are: @Adafactor"):
-        explain.check_not_text("optimizer", "adamw")
-    with pytest.raises(UserError, match="text 'cosine'.*The schedules are: @.*@cosine_with_warmup"):
-        explain.check_not_text("learning_rate_schedule", "cosine")
-    explain.check_not_text("learning_rate_schedule", 0.1)
-
-
 def test_configuration_comparison_ignores_macros_that_may_differ(tmp_path):
     values = {
         "TRAIN_STEPS": "5",
@@ -164,3 +153,35 @@ def test_configuration_comparison_ignores_macros_that_may_differ(tmp_path):
     lines = model_directory.check_same(str(tmp_path), checkpointing.configuration(), allowed=True)
     found = {line.split()[0].rstrip(":") for line in lines}
     assert found == {"BATCH", "ROWS", "run.batch_size"}
+
+
+def test_read_arguments_equal_a_call_and_keep_operative_config(empty_gin):
+    from mesh_tensorflow.transformer import utils
+
+    gin.parse_config(
+        "run.mesh_shape = ''\nrun.layout_rules = ''\nSTEPS = 7\nrun.train_steps = %STEPS\n"
+        "run.optimizer = @AdafactorOptimizer\nAdafactorOptimizer.decay_rate = 0.5"
+    )
+    before = dict(gin_config._REGISTRY.items())
+    found = read_arguments(
+        utils.run, tpu_job_name="", tpu="", gcp_project="", tpu_zone="", model_dir="/m", mode="eval"
+    )
+    assert (found["train_steps"], found["mode"], found["batch_size"]) == (
+        7, "eval", ("tokens_per_replica", 2048),
+    )  # fmt: skip
+    assert found["optimizer"].__name__ == "AdafactorOptimizer"
+    assert found["eval_dataset_fn"] is None
+    operative = gin.operative_config_str()
+    assert "run.train_steps = %STEPS" in operative
+    assert "run.model_dir" not in operative
+    assert dict(gin_config._REGISTRY.items()) == before
+
+
+def test_read_arguments_with_missing_required_values_are_refused(empty_gin):
+    from mesh_tensorflow.transformer import utils
+
+    places = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone", "model_dir"), "")
+    with pytest.raises(RuntimeError, match="Required bindings for `run` not provided"):
+        read_arguments(utils.run, **places)
+    with pytest.raises(TypeError):
+        read_arguments(utils.run, nonsense=1, mesh_shape="", layout_rules="", **places)

@@ -121,10 +121,6 @@ def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
     )
     source = (ROOT / "t0/run/model_api.py").read_text()
     assert re.search(rf"flags\.{name}\b", source)
-    for one, mode in flags.MODEL_API_MODES.items():
-        said = checked(mode, word_for(name), "--tpu=t", "--use_model_api")
-        unread = one not in flags._API_MODE_FLAGS.get(name, flags.MODEL_API_MODES)
-        assert (f"--{name} is read with" in said) == unread
 
 
 @pytest.mark.parametrize("name", flags.TPU_FLAGS)
@@ -160,15 +156,10 @@ def test_flags_are_read_noted_or_refused_by_plan_and_rehearse(command, name):
     more = PLAN_READS if command == "t0 plan" else ("engine",)
     given = flags.parse([COMMAND, word_for(name)])
     try:
-        said = flags.check_planned(given, command, more)
+        flags.check_planned(given, command, more)
     except UserError as error:
         assert f"{command} does not read --{name}, which changes a run" in str(error)
-        assert name not in more
-        return
-    if name in flags._CONFIGURING or name in more:
-        assert said == []
-    else:
-        assert said == [f"note: {command} does not depend on --{name}"]
+        assert name not in (*more, *flags._CONFIGURING, *flags._NO_EFFECT_ON_PLAN)
 
 
 def test_flags_that_plan_reads_equal_the_table():
@@ -267,7 +258,6 @@ REFUSED = {
     "doctor --project=p --model_dir=/m": "--project needs --tpu=NAME",
     "eval c --skip_absent --cache_dirs=d": "--skip_absent is about datasets",
     "eval c --shard_id=1": "expected both",
-    "eval c --format=lm-eval": "`t0 eval` only writes its own format",
     "plan --gpu=t4": "--gpu is for plans of GPUs with PyTorch: add --engine=torch",
     "plan --gpus=2": "--gpus is for plans of GPUs",
     "plan --engine=torch --gpu=t4 --start_step=5": "--start_step is for plans of TPUs",

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.cli import main, plan
-from t0.config import common_guesses, flags
-from t0.config.masking import mask_command, mask_secrets
+from t0.config import flags
+from t0.config.saved_config import mask_command, mask_secrets
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,9 +187,9 @@ def test_flags_of_the_model_api_set_the_gin_parameters_of_gin_runs():
         assert found == flags.gin_parameters(given, alike) != {}
 
 
-@pytest.mark.parametrize("name", sorted(common_guesses._ADVICE))
+@pytest.mark.parametrize("name", sorted(name for names in flags._GUESSES for name in names.split()))
 def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
-    advice = common_guesses.advise(name)
+    advice = flags.advise(name)
     known = flags.command_flags()
     reference = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     gin = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gin").rglob("*.gin"))
@@ -205,4 +205,4 @@ def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
 
 def test_flag_of_the_model_api_without_it_names_the_gin_parameter():
     (note,) = flags.check_mode(flags.parse([COMMAND, "--batch_size=16"]), "train")
-    assert note.endswith("it has no effect here. Set sequences per step with --gin.BATCH_SIZE=16")
+    assert note.endswith("it has no effect here. Use --gin.BATCH_SIZE=16 (sequences)")

@@ -3,7 +3,7 @@
 import pytest
 
 from t0.compat import gin
-from t0.config.masking import mask_config, mask_value, refuse_masked
+from t0.config.saved_config import mask_config, mask_value, refuse_masked
 from t0.errors import UserError
 
 

@@ -134,14 +134,9 @@ def test_gin_macro_that_is_read_is_not_reported_as_unread():
         (
             [],
             ["run.optimizer = @AdafactrOptimizer"],
-            "'AdafactrOptimizer'.*mean AdafactorOptimizer"
-            ".*The optimizers are: @AdafactorOptimizer, .*@AdamWOptimizer, ",
+            "'AdafactrOptimizer'.*mean AdafactorOptimizer",
         ),
-        (
-            ["schedule.gin"],
-            [],
-            r"'cosine' \(line 1 of schedule.gin\).*The schedules are: .*@cosine_with_warmup, ",
-        ),
+        (["schedule.gin"], [], r"'cosine' \(line 1 of schedule.gin\)"),
         (
             [],
             ["A = 1", "MODEL_DIR = /models/x"],

@@ -1,8 +1,9 @@
 """T5X's gin statements: each one sets our parameter, is skipped with a reason, or is an error."""
 
+import gin
 import pytest
 
-from t0.config import early_checks, gin_files, parse
+from t0.config import gin_files, parse
 from t0.config.bindings import bound
 from t0.config.t5x_names import T5X, ours_for
 from t0.errors import UserError
@@ -85,7 +86,6 @@ TRANSLATED = [
 
 @pytest.mark.parametrize(("run", "statement", "ours", "value"), TRANSLATED)
 def test_t5x_statement_sets_our_parameter(run, statement, ours, value):
-    early_checks.check([f"runs/{run}.gin"], [statement])
     parsed = parse.parse([f"runs/{run}.gin"], [statement])
     assert bound(ours, evaluate=False) in (value, ("sequences_per_batch", value))
     assert parsed.unread_macros == ()
@@ -157,7 +157,6 @@ train_eval/utils.DatasetConfig:
 def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
     path = tmp_path / "user.gin"
     path.write_text(USER_FILE)
-    early_checks.check([str(path)], [])
     parsed = parse.parse([str(path)], ["MODEL_DIR = '/m'"])
     parse.check_required(parsed)
     assert bound("run.batch_size", evaluate=False) == ("sequences_per_batch", 64)
@@ -166,7 +165,7 @@ def test_t5x_file_of_a_user_is_translated_in_order(tmp_path, capsys):
     assert bound("%num_layers", evaluate=False) == 8
     # The model file comes after the run file, and sets the dropout rate to 0.
     assert bound("sublayer_dropout.dropout_rate", evaluate=False) == 0.2
-    assert str(parse.origins(parsed).of_macro("BATCH_SIZE")) == f"{path}:26"
+    assert parse.origins(parsed)["BATCH_SIZE", "gin.macro", "value"] == f"{path}:26"
     parse.print_findings(parsed)
     assert capsys.readouterr().err.splitlines() == [
         "gin: skipped T5X's 'VOCABULARY' (the vocabulary comes from the tasks; see --vocab)",
@@ -212,15 +211,15 @@ def test_t5x_wiring_is_skipped(statement):
         ("train_eval/utils.DatasetConfig.split = 'dev'", ["the split 'validation'"]),
         ("MODEL = @models.EncoderDecoderModel()", ["models/t5.1.1.base.gin"]),
         ("OPTIMIZER = @adafactor.Adafactor()", ["run.optimizer"]),
-        ("include 't5x/examples/t5/byt5/base.gin'", ["byt5/base.gin", "ByT5 reads bytes"]),
+        ("include 't5x/examples/t5/byt5/base.gin'", ["byt5/base.gin", "only T5 1.0, T5 1.1"]),
         ("include 't5x/examples/t5/t5_1_1/tiny.gin'", ["only T5 1.0, T5 1.1 and mT5"]),
-        ("include 't5x/configs/runs/export.gin'", ["only pretrain, finetune, eval and infer"]),
+        ("include 't5x/configs/runs/export.gin'", ["pretrain, finetune, eval and infer"]),
     ],
 )
 def test_t5x_statement_without_equivalent_is_refused(statement, parts, tmp_path):
     (tmp_path / "mine.gin").write_text(f"{statement}\n")
     with pytest.raises(UserError) as raised:
-        early_checks.check([str(tmp_path / "mine.gin")], [])
+        parse.parse([str(tmp_path / "mine.gin")], [])
     for part in parts:
         assert part in str(raised.value)
     assert "0x" not in str(raised.value)
@@ -228,7 +227,8 @@ def test_t5x_statement_without_equivalent_is_refused(statement, parts, tmp_path)
 
 def test_t5x_macro_with_a_misspelled_name_gets_the_nearest_name(tmp_path, capsys):
     with pytest.raises(UserError, match=r"'LABEL_SMOTHING'.* Did you mean LABEL_SMOOTHING\?"):
-        early_checks.check([], ["LABEL_SMOTHING = 0.1"])
+        parse.parse([], ["LABEL_SMOTHING = 0.1"])
+    gin.clear_config()
     (tmp_path / "mine.gin").write_text("LABEL_SMOTHING = 0.1\n")
     parse.print_findings(parse.parse([str(tmp_path / "mine.gin")], []))
     text = "gin: nothing reads the macro 'LABEL_SMOTHING': it has no effect. "
@@ -236,8 +236,6 @@ def test_t5x_macro_with_a_misspelled_name_gets_the_nearest_name(tmp_path, capsys
 
 
 def test_t5x_names_that_the_user_has_registered_are_not_translated():
-    import gin
-
     def evaluate(output_dir):
         return output_dir
 

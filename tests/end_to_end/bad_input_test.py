@@ -25,7 +25,7 @@ from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
             ["INIT_CHECKPOINT (runs/finetune.gin:", "TASK_FEATURE_LENGTHS (runs/finetune.gin:"],
         ),
         ([*TRAIN, "--gin.MODEL_DIR='/other'"], ["MODEL_DIR = '/other' differ"]),
-        ([*TRAIN, "--gin.run.optimizer", "'adamw'"], ["Did you mean @AdamW", "optimizers are: @"]),
+        ([*TRAIN, "--gin.run.optimizer", "'adamw'"], ["@NAME without quotes"]),
         ([*TRAIN, "--gin_param=run.mode = 'trian'"], ["unknown mode 'trian'"]),
         (TRAIN[1:], ["run.train_dataset_fn is not set", "--gin_file=dataset.gin"]),
         (

@@ -100,8 +100,5 @@ def test_reproduction_former_program_names_the_new_command():
     assert "is now: t0 eval CHECKPOINT --reproduce" in done.stderr
 
 
-def test_reproduction_refuses_other_tasks_and_formats(reproduce):
+def test_reproduction_refuses_other_tasks(reproduce):
     assert "--reproduce evaluates t0_eval" in reproduce("--tasks=weather_eval").err
-    done = reproduce("--format=lm-eval")
-    assert done.status == 2
-    assert "t0 export-eval TASKS --to lm-eval" in done.err

@@ -37,36 +37,13 @@ def tasks(clean_registries):
     seqio.MixtureRegistry.add("all", [(name, 1) for name in names])
 
 
-def told(name, **lengths):
-    return list(opening.notes(name, "train", lengths or None))
-
-
-def test_truncation_note_counts_long_targets_with_eos():
-    assert told("plain", inputs=1, targets=4) == [
-        "plain says so",
-        "plain, train: 1 of 3 targets are longer than 4 tokens and will be cut",
-    ]
-    assert "2 of 3" in told("plain", targets=3)[1]
-    assert "1 of 3" in told("without_eos", targets=3)[1]
-    # Any of the outputs may be drawn.
-    assert "1 of 2" in told("several", targets=3)[1]
-
-
-def test_truncation_note_measures_only_if_needed():
-    assert told("plain", targets=5) == told("plain") == told("plain", inputs=1) == ["plain says so"]
-    assert told("other", targets=1) == []
-    assert list(opening.notes("plain", "test", {"targets": 1})) == []
-
-
-def test_truncation_note_measures_only_first_records(monkeypatch):
-    monkeypatch.setattr(opening, "MEASURED", 2)
-    assert "2 of 2" in told("plain", targets=1)[1]
+def told(name):
+    return list(opening.notes(name, "train"))
 
 
 def test_opening_notes_of_a_mixture():
-    lines = told("all", targets=3)
-    assert len(lines) == 6
-    assert lines[::2] == ["plain says so", "several says so", "without_eos says so"]
+    assert told("other") == []
+    assert told("all") == ["plain says so", "several says so", "without_eos says so"]
 
 
 def test_opening_notes_of_unknown_mixture_are_refused():

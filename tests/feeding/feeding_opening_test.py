@@ -46,19 +46,6 @@ def test_vocabulary_with_other_pad_or_eos_ids_is_refused():
             opening.known_mixture(name)
 
 
-@pytest.mark.parametrize("kind", opening.RECIPES)
-def test_unknown_recipe_task_error_names_required_folder(kind, tmp_path, monkeypatch):
-    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
-    with pytest.raises(UserError, match=rf"made from a folder {kind}/ in .*: {tmp_path}$"):
-        opening.known_mixture(f"{kind}_en_de")
-
-
-def test_recipe_kinds_are_all_known_to_opening():
-    from seqio_tasks import recipes
-
-    assert tuple(recipes.KINDS) == opening.RECIPES
-
-
 def require(name, **settings):
     opening.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
 

@@ -59,9 +59,9 @@ def test_rehearsal_data_that_ends_gives_a_one_line_error(monkeypatch):
     run = planning.read(*planning.TINY, *planning.on_slice("v3-8", 2))
     batch = next(feeding.random_batches(run))
     monkeypatch.setattr(
-        feeding.host_pipeline,
-        "input_function",
-        lambda *_: lambda params: tf.data.Dataset.from_tensors(batch),
+        feeding.preflight,
+        "training_input",
+        lambda _: lambda params: tf.data.Dataset.from_tensors(batch),
     )
     with feeding.open_mixture(None) as batches:
         np.testing.assert_array_equal(next(batches)["inputs"], batch["inputs"])

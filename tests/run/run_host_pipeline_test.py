@@ -8,18 +8,20 @@ import contextlib
 import socket
 import subprocess
 import sys
-import types
 
 import cached_letters
+import gin
 import numpy as np
 import pytest
 import seqio
 import tensorflow.compat.v1 as tf
 
+from t0 import compat
+from t0.compat import mesh_utils
 from t0.config import parse
 from t0.errors import UserError
 from t0.feeding import host_graphs
-from t0.run import host_pipeline, preflight
+from t0.run import preflight
 from t0.testing import train_vocabulary
 from t0.training import estimator
 
@@ -96,13 +98,44 @@ def tasks(tmp_path, clean_registries, monkeypatch):
     seqio.set_global_cache_dirs(before)
 
 
-def input_function(folder, mode, *params):
-    """The input function of a configured run, and gin as it was left."""
+class Estimator(preflight._CapturingEstimator):
+    """Captures the input function of every mode."""
+
+    evaluate = predict = preflight._CapturingEstimator.train
+
+
+def capture_evaluation(estimator, vocabulary, sequence_length, batch_size, *args, **kwargs):
+    """Stands for Mesh TensorFlow's eval_model, which first reads all data and writes files."""
+    split, _, dataset_fn = args[:3]
+    datasets = dataset_fn(
+        sequence_length=sequence_length, vocabulary=vocabulary, dataset_split=split
+    )
+    raise preflight._InputFunctionFound(
+        mesh_utils._get_combined_dataset_input_fn(datasets, batch_size, sequence_length)
+    )
+
+
+def configure(folder, mode, *params):
+    gin.clear_config()
     file, more = MODES[mode]
     files = ["dataset.gin", *([file] if file else [])]
     more = [*more, f"input_filename = '{folder}/inputs.txt'"] if mode == "infer" else more
     parse.parse(files, [*SETTINGS, *more, *params])
-    return host_pipeline.input_function(mode, arguments(folder))
+
+
+def input_function(folder, mode, *params):
+    """The input function of a configured run, and gin as it was left."""
+    configure(folder, mode, *params)
+    if mode == "train":
+        return preflight.training_input(arguments(folder))
+    with (
+        compat.replaced("mesh_utils.get_estimator", Estimator),
+        compat.replaced("mesh_utils.eval_model", capture_evaluation),
+        compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *a, **k: ["model.ckpt-0"]),
+        pytest.raises(preflight._InputFunctionFound) as found,
+    ):
+        mesh_utils.run(**{**arguments(folder), "tpu": None})
+    return found.value.input_fn
 
 
 def arguments(folder):
@@ -127,12 +160,15 @@ def test_host_pipeline_python_step_after_cache_is_found(tasks, mode):
     assert list(host_graphs.foreign_operations(host_graphs.pipeline_graph(found))) == ["PyFunc"]
 
 
-def test_host_pipeline_with_python_step_is_refused(tasks):
-    input_function(tasks, "train", "MIXTURE_NAME = 'late'")
+@pytest.mark.parametrize("mode", ["train", "eval", "score_from_dataset"])
+def test_host_pipeline_with_python_step_is_refused(tasks, mode):
+    configure(tasks, mode)
+    preflight.check_hosts(mode, arguments(tasks))
+    configure(tasks, mode, "MIXTURE_NAME = 'late'")
     with pytest.raises(UserError, match="cannot run a Python function .*before the cache"):
-        host_pipeline.check("train", arguments(tasks))
+        preflight.check_hosts(mode, arguments(tasks))
     # Nothing is left replaced.
-    host_pipeline.check("export_infer", arguments(tasks))
+    preflight.check_hosts("export_infer", arguments(tasks))
 
 
 def test_host_pipeline_of_finished_run_has_no_input_function(tasks, monkeypatch):
@@ -212,35 +248,3 @@ def test_host_pipeline_is_equal_on_a_plain_tensorflow_server(tasks):
         assert batches(late)
         with pytest.raises(tf.errors.OpError):
             batches(late, address)
-
-
-class _Flags(dict):
-    """The flags that `dry_run_line` reads."""
-
-    def __init__(self, **values):
-        names = ("tpu", "tpu_job_name", "gcp_project", "tpu_zone", "model_dir")
-        super().__init__({name: types.SimpleNamespace(value=values.get(name)) for name in names})
-        self.additional_task_cache_dirs = values["caches"]
-
-    def __getattr__(self, name):
-        return self[name].value
-
-
-@pytest.mark.parametrize("task", ["letters", "late"])
-def test_host_pipeline_dry_run_reports_if_hosts_can_read_data(tasks, monkeypatch, task):
-    input_function(tasks, "train", f"MIXTURE_NAME = '{task}'")
-    monkeypatch.setattr(host_pipeline.t5_mesh, "get_vocabulary", Letters)
-    flags = _Flags(tpu="my-tpu", model_dir=str(tasks / "model"), caches=[str(tasks)])
-    if task == "letters":
-        assert "hosts can read the data of mode 'train'" in host_pipeline.dry_run_line(flags)
-    else:
-        found = host_pipeline.dry_run_line(flags)
-        assert "the run would fail: " in found
-        assert "cannot run a Python function" in found
-    assert not (tasks / "model").exists()
-
-
-def test_host_pipeline_check_is_not_needed_for_local_tpu(tasks):
-    input_function(tasks, "train")
-    flags = _Flags(tpu="local", caches=[])
-    assert "nothing to check" in host_pipeline.dry_run_line(flags)

@@ -54,35 +54,35 @@ def save(folder, step, began=None):
 
 def test_finetune_steps_of_new_model_count_from_zero(tmp_path):
     found = plan_steps(tmp_path, finetune_steps=1200)
-    assert found.last == 1200
-    assert found.explanation == "--finetune_steps=1,200: from 0 to 1,200"
+    assert found[0] == 1200
+    assert found[1] == "--finetune_steps=1,200: from 0 to 1,200"
 
 
 @pytest.mark.parametrize("name", ["run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint"])
 def test_finetune_steps_count_from_the_initial_checkpoint(tmp_path, name):
     initial = save(tmp_path / "initial", 1_100_000)
     found = plan_steps(tmp_path / "new", f"{name} = '{initial}'", finetune_steps=12_200)
-    assert found.last == 1_112_200
-    assert "from 1,100,000 to 1,112,200" in found.explanation
+    assert found[0] == 1_112_200
+    assert "from 1,100,000 to 1,112,200" in found[1]
 
 
 def test_finetune_steps_of_resumed_run_keep_the_first_end(tmp_path):
     # Its initial checkpoint may be gone by now.
     save(tmp_path, 1_100_700, began=1_100_000)
     gone = "run.init_checkpoint = '/no/model.ckpt-1100000'"
-    assert plan_steps(tmp_path, gone, finetune_steps=12_200).last == 1_112_200
+    assert plan_steps(tmp_path, gone, finetune_steps=12_200)[0] == 1_112_200
 
 
 def test_finetune_steps_count_from_checkpoint_of_another_loop(tmp_path):
     save(tmp_path, 500)
-    assert plan_steps(tmp_path, finetune_steps=100).last == 600
+    assert plan_steps(tmp_path, finetune_steps=100)[0] == 600
     # A TPU's checkpoints have no resume file; the manifest of the data has the first step.
     spec = tiny_caches.data_spec(tmp_path / "cache")
     manifest.publish(str(tmp_path), Manifest(spec, 8, Start(step=450), {}))
-    assert plan_steps(tmp_path, finetune_steps=100).last == 550
+    assert plan_steps(tmp_path, finetune_steps=100)[0] == 550
     record = '{"step": 500, "seconds": 7.5, "began": 420}'
     (tmp_path / ESTIMATOR_FILE).write_text(record)
-    assert plan_steps(tmp_path, finetune_steps=100).last == 520
+    assert plan_steps(tmp_path, finetune_steps=100)[0] == 520
 
 
 def test_epochs_are_passes_over_packed_examples(tmp_path):
@@ -91,20 +91,20 @@ def test_epochs_are_passes_over_packed_examples(tmp_path):
     next(batches.batches(8))
     each = 8 * batches.filling.examples / batches.filling.rows
     assert each > 8  # several examples share a row
-    assert found.last == int(np.ceil(3 * 70 / each))
-    assert found.explanation.startswith("--epochs=3: 70 examples at ")
+    assert found[0] == int(np.ceil(3 * 70 / each))
+    assert found[1].startswith("--epochs=3: 70 examples at ")
     # Unpacked, a row is an example: 70 / 8 steps a pass.
     unpacked = "run.sequence_length = {'inputs': 13, 'targets': 6}"
-    assert plan_steps(tmp_path, unpacked, epochs=2).last == 18
-    assert plan_steps(tmp_path, unpacked, epochs=0.5).last == 5
+    assert plan_steps(tmp_path, unpacked, epochs=2)[0] == 18
+    assert plan_steps(tmp_path, unpacked, epochs=0.5)[0] == 5
 
 
 def test_epochs_count_from_the_start_of_the_run(tmp_path):
     save(tmp_path, 50, began=40)
     unpacked = "run.sequence_length = {'inputs': 13, 'targets': 6}"
     found = plan_steps(tmp_path, unpacked, epochs=2)
-    assert found.last == 58
-    assert found.explanation.endswith("are 18 steps, from 40 to 58")
+    assert found[0] == 58
+    assert found[1].endswith("are 18 steps, from 40 to 58")
 
 
 @pytest.mark.parametrize(

@@ -307,12 +307,12 @@ def test_estimator_without_a_stream_keeps_the_end_of_finetune_steps(train, tmp_p
     """A restart knows where the run began, though a TPU's checkpoint has no resume file."""
     train(3)
     for _ in range(2):
-        end = plan_steps(str(tmp_path), finetune_steps=8, epochs=None).last
+        end = plan_steps(str(tmp_path), finetune_steps=8, epochs=None)[0]
         assert end == 8
         train(end - 1)
     (tmp_path / ESTIMATOR_FILE).write_text('{"step": 7, "seconds": 1.0, "began": 5}')
     train(9)
-    assert plan_steps(str(tmp_path), finetune_steps=8, epochs=None).last == 13
+    assert plan_steps(str(tmp_path), finetune_steps=8, epochs=None)[0] == 13
 
 
 def test_estimator_refuses_loss_average(train, tmp_path):

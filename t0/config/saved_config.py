@@ -1,10 +1,17 @@
-"""Masks credentials in the command line and the configuration that a run saves.
+"""Masks credentials in a run's saved command line and configuration, and splits the configuration.
 
-mask_command(["run", "--hf_token=abc"])    # "run '--hf_token=***'"
-save_command("/models/tiny", sys.argv)     # commands/command, commands/command.1, ...
-mask_value("hub.api_key", "'hf_abc'")      # "'***'"; a number or a %MACRO is unchanged
-mask_config(gin.operative_config_str)      # the text of the saved operative_config.gin
-refuse_masked()                            # UserError: hub.api_key is '***' in the saved file
+    mask_command(["run", "--hf_token=abc"])    # "run '--hf_token=***'"
+    save_command("/models/tiny", sys.argv)     # commands/command, commands/command.1, ...
+    mask_value("hub.api_key", "'hf_abc'")      # "'***'"; a number or a %MACRO is unchanged
+    refuse_masked()                            # UserError: hub.api_key is '***' in the saved file
+    operative_texts()                          # file name -> text, for the two operative configs
+
+`operative_config.gin` contains the bindings to functions of T5 0.9.4 and Mesh TensorFlow, so that
+T5's own `t5_mesh_transformer` and its Model API can read it. `operative_config.t0.gin`, next to it,
+contains the bindings to functions that `t0` registers, and the bindings whose value is such a
+function. Whenever this project reads a file named `operative_config.gin`, it then also reads
+`operative_config.t0.gin` (`t0.config.gin_files.resolved_names`). Older versions of this project
+wrote all bindings into `operative_config.gin`.
 """
 
 import functools
@@ -13,10 +20,15 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from t0.errors import UserError
 from t0.files import paths
 
+FILE, OURS = "operative_config.gin", "operative_config.t0.gin"
+# The packages whose functions stock T5 does not know.
+_PACKAGES = ("t0", "seqio_tasks")
+_NOTE = f"# The settings of the package t0 are in {OURS}, next to this file.\n"
 MASK = "***"
 # The pattern of names whose values are masked. It must not match the names tokens_per_batch,
 # token_dropout_rate and stop_at_token.
@@ -140,3 +152,50 @@ def refuse_masked() -> None:
             f"because it looked like a credential. Set it again: --gin_param=\"{first} = '...'\", "
             f'or --gin_param="{first} = None" if this run does not need it'
         )
+
+
+def operative_texts() -> dict[str, str]:
+    """Returns file name -> text, for gin's operative config with masked credentials.
+
+    The text of `FILE` can be read by stock T5, and the text of `OURS` has this project's names.
+    """
+    from t0.compat import gin_config
+
+    stock: dict[tuple[str, str], dict[str, Any]] = {}
+    ours: dict[tuple[str, str], dict[str, Any]] = {}
+    for key, parameters in gin_config._OPERATIVE_CONFIG.items():
+        for name, value in parameters.items():
+            if gin_config._is_literally_representable(value):
+                is_ours = _is_ours(key[1]) or _refers_to_ours(value)
+                (ours if is_ours else stock).setdefault(key, {})[name] = value
+        if key not in ours:  # gin also lists a function that was called without bindings
+            stock.setdefault(key, {})
+    texts = {}
+    for file, part in ((FILE, stock), (OURS, ours)):
+        text = mask_config(functools.partial(gin_config._config_str, part))
+        lines = text.splitlines(keepends=True)
+        lines = [line for line in lines if _imports(line) in (None, file)]
+        texts[file] = "".join(lines).strip() + "\n"
+    return {**texts, FILE: _NOTE + texts[FILE]}
+
+
+def _imports(line: str) -> str | None:
+    """Returns the file to which an import belongs; None for other lines."""
+    match = re.match(r"(?:import|from) ([\w.]+)", line)
+    return match and (OURS if _is_ours(match[1]) else FILE)
+
+
+def _is_ours(selector: str) -> bool:
+    return selector.partition(".")[0] in _PACKAGES
+
+
+def _refers_to_ours(value: Any) -> bool:
+    """Returns whether a value is a function that stock T5 does not know, directly or by macros."""
+    from t0.compat import gin_config
+
+    for reference in gin_config.iterate_references([value]):
+        name, selector = reference.config_key
+        bindings = gin_config._CONFIG.get((name, selector), {}) if selector == "gin.macro" else {}
+        if _is_ours(selector) or _refers_to_ours(bindings.get("value")):
+            return True
+    return False
