@@ -29,8 +29,8 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
       total: the total number of steps of the schedule.
 
     Raises:
-      UserError: if this engine does not have the schedule. The returned function raises one if
-        a parameter is wrong, or if the rate is not a finite number.
+      UserError: if this engine does not have the schedule, or if a parameter is wrong. The returned
+        function raises one if the rate is not a finite number.
     """
     if configured is None:
         raise UserError(
@@ -54,6 +54,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
             )
         return float(value)
 
+    rate(0)  # checks the parameters
     return rate
 
 

@@ -16,7 +16,8 @@ published ways to join them. Arrays contain each token id plus 1, because 0 is p
 `t0.scoring` but a token in these models.
 
 No file in a folder can run code: weights must be safetensors, Python files are ignored, and no
-value in config.json can choose code. Every weight of the model must be in the folder, so a missing
+value in config.json can choose code. The tokenizer is first loaded in a separate process with
+limits (`tokenizer_check`). Every weight of the model must be in the folder, so a missing
 or unexpected tensor is an error.
 """
 
@@ -37,6 +38,7 @@ from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, short_reason
 from t0.scoring.ranking import MAX_LOGITS
+from t0.torch.tokenizer_check import check_within_limits
 from t0.torch.world import World
 
 # A folder with a tokenizer has at least one of these files.
@@ -53,6 +55,9 @@ _CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
 # the number of beams, are ignored, because tasks are decoded greedily.
 _GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 _SHOWN = 4  # the maximum number of tensors that a message names
+# A model is built only if its elements are at most twice the elements in its files, plus this
+# number.
+_LARGEST_UNREAD = 10_000_000
 _SUPPORTED = (
     "Give a T5, another encoder-decoder (such as BART, mBART, LongT5 or T5Gemma), or a "
     "decoder-only model (such as GPT-2 or Llama)"
@@ -108,8 +113,9 @@ class PretrainedFolder:
         self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
         if self.decoder_start is None:
             self.decoder_start = getattr(text_config, "bos_token_id", None)
-        tensors = weight_files.open_weights(self.path).tensors
-        self._weights = sorted({tensor.path for tensor in tensors.values()})
+        self._tensors = weight_files.open_weights(self.path).tensors
+        self._weights = sorted({tensor.path for tensor in self._tensors.values()})
+        check_within_limits(self.path)
         with as_user_error(self.path, "its tokenizer cannot be loaded"):
             self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
                 self.path, trust_remote_code=False, local_files_only=True
@@ -143,6 +149,7 @@ class PretrainedFolder:
             if self.is_encoder_decoder
             else package.AutoModelForCausalLM
         )
+        self._check_size(auto_model)
         with as_user_error(self.path):
             model, report = auto_model.from_pretrained(
                 self.path,
@@ -169,14 +176,41 @@ class PretrainedFolder:
         )
         return model.to(device).eval()
 
+    def _check_size(self, auto_model: Any) -> None:
+        """Checks that the model is about as large as its files, before any memory is allocated.
+
+        Otherwise, transformers would first allocate all missing weights and fill them at random.
+        """
+        stored = sum(int(np.prod(tensor.shape)) for tensor in self._tensors.values())
+        layers = getattr(self.config.get_text_config(decoder=True), "num_hidden_layers", 0)
+        described = f"{layers:,} layers" if isinstance(layers, int) else f"{layers!r:.20} layers"
+        fits = isinstance(layers, int) and layers <= len(self._tensors)
+        if fits:
+            with as_user_error(self.path), torch.device("meta"):
+                model = auto_model.from_config(
+                    self.config, attn_implementation=None, experts_implementation=None
+                )
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            described = f"{parameters:,} parameters"
+            fits = parameters <= 2 * stored + _LARGEST_UNREAD
+        if not fits:
+            raise UserError(
+                f"{self.path}: config.json describes a model of {described}, and the weights "
+                f"have {len(self._tensors):,} tensors with {stored:,} elements. Copy the "
+                "config.json that was saved with these weights"
+            )
+
 
 def _hash(parts: Iterator[str]) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _check_files(folder: Path) -> None:
-    """Checks that the folder has safetensors and a tokenizer, but no adapter."""
+    """Checks that the folder has safetensors and a tokenizer, but no adapter and no pipes."""
     look_alikes.check(folder)
+    for path in folder.iterdir():
+        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe may block forever
+            raise UserError(f"{path} is no regular file: remove it, or copy the file itself")
     if not any((folder / name).is_file() for name in (weight_files.SINGLE, weight_files.INDEX)):
         raise UserError(
             f"{folder} has no safetensors ({weight_files.SINGLE}, or {weight_files.INDEX} and its "

@@ -74,9 +74,9 @@ def test_learning_rate_unknown_schedule_is_refused_with_list(selector):
         ),
     ],
 )
-def test_learning_rate_wrong_parameters_are_refused_at_first_step(selector, parameters, message):
+def test_learning_rate_wrong_parameters_are_refused(selector, parameters, message):
     with pytest.raises(UserError, match=message):
-        schedule(ConfiguredSpec(selector, parameters), TOTAL)(10)
+        schedule(ConfiguredSpec(selector, parameters), TOTAL)
 
 
 @pytest.mark.parametrize(

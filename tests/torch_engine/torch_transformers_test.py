@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -18,11 +19,8 @@ import tiny_transformers as tiny  # noqa: E402
 
 from t0.checkpoints import transformers_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
-from t0.torch.transformers_model import (  # noqa: E402
-    JOINS,
-    PretrainedFolder,  # noqa: E402
-    TransformersModel,
-)
+from t0.torch import tokenizer_check, transformers_model  # noqa: E402
+from t0.torch.transformers_model import JOINS, PretrainedFolder, TransformersModel  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -242,6 +240,8 @@ UNREADABLE = {
     ),
     "more layers": (settings(n_layer=3), r"12 missing \('transformer.h.2"),
     "fewer layers": (settings(n_layer=1), r"unexpected \('transformer.h.1"),
+    "a million layers": (settings(n_layer=10**6), "describes a model of 1,000,000 layers"),
+    "a wide model": (settings(n_embd=10**6), "describes a model of .* parameters"),
     "untied": (settings(tie_word_embeddings=False), r"1 missing \('lm_head.weight'\)"),
     "other shape": (settings(vocab_size=321), r"1 of another shape \('transformer.wte.weight'\)"),
     "shard not in the index": (lambda folder: save_shards(folder, drop_a_shard), "missing"),
@@ -255,12 +255,14 @@ UNREADABLE = {
         lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
         "has an adapter .* next to a model",
     ),
+    "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
 }
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_transformers_unread_weights_are_an_error(folders, tmp_path, name):
+def test_transformers_unread_weights_are_an_error(folders, tmp_path, monkeypatch, name):
     """Transformers fills what is missing at random, and logs it."""
+    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change, expected = UNREADABLE[name]
     change(folder)
@@ -281,8 +283,9 @@ def test_transformers_unread_weights_are_an_error(folders, tmp_path, name):
     ],
     ids=["shards", "bare names", "old masks", "attention kernel", "expert kernel", "own code"],
 )
-def test_transformers_restore_reads_and_counts_every_tensor(folders, tmp_path, change):
+def test_transformers_restore_reads_and_counts_every_tensor(folders, tmp_path, monkeypatch, change):
     """Of two blocks with 12 tensors each, two embeddings and a norm; no kernel of a hub is run."""
+    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change(folder)
     model = opened(folder)
@@ -292,6 +295,11 @@ def test_transformers_restore_reads_and_counts_every_tensor(folders, tmp_path, c
     assert model.log_likelihoods(inputs, targets)[0, 0] == pytest.approx(expected, abs=1e-4)
 
 
+def repeat_normalizer(found):
+    twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    found["normalizer"] = {"type": "Sequence", "normalizers": [twice] * 40}
+
+
 def break_normalizer(found):
     found["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAAAAAA"}
 
@@ -299,16 +307,22 @@ def break_normalizer(found):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        pytest.param(
+            repeat_normalizer, "cannot be loaded within 4 GiB", marks=pytest.mark.exhaustive
+        ),
         (break_normalizer, "index out of bounds"),
         (lambda found: found.update(model=None), "cannot be loaded"),
     ],
 )
-def test_damaged_tokenizer_is_a_user_error(folders, tmp_path, change, expected):
-    """Among others, a panic of the library is a message."""
+def test_tokenizer_is_loaded_within_memory_and_time_limits(
+    folders, tmp_path, monkeypatch, change, expected
+):
+    """A few letters that become 2**40, and a panic of the library, are a message."""
+    monkeypatch.setattr(tokenizer_check, "LIMIT_SECONDS", 30)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change_json(folder / "tokenizer.json", change)
     with pytest.raises(UserError, match=expected) as caught:
-        opened(folder).encode("It rains in Zürich.", "yes")
+        opened(folder)
     assert "\n" not in str(caught.value)
 
 
@@ -332,9 +346,10 @@ def _text_record(given, choice):
     return ChoiceRecord(3, 0, none, none, True, choice, given, None)
 
 
-def test_tokenizer_ids_outside_the_embedding_are_refused(folders, tmp_path):
+def test_tokenizer_ids_outside_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     from t0.run.transformers_evaluation import TextJoiner
 
+    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "small")
     settings(vocab_size=100)(folder)
     embedding = "transformer.wte.weight"
