@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import t0
 from t0.cli.arguments import apply_shared, make_working_directory_importable
-from t0.errors import reported, unknown_name
+from t0.errors import UserError, reported, unknown_name
 from t0.files.publishing import folder_of_run
 
 VERBS = {
@@ -56,6 +56,15 @@ VERBS = {
     "compare": ("t0.cli.report", "like report, but requires two or more runs that can be compared"),
 }
 
+# Removed flag of a verb -> what replaces it. These rows go with the release after 1.0.
+REMOVED = {
+    ("eval", "--format"): "to get results of lm-evaluation-harness, run our prompts in it: "
+    "t0 export-eval TASKS --to lm-eval",
+    ("plan", "--output"): "t0 plan --json prints the numbers",
+    ("rehearse", "--kill_at"): "t0 seen MODEL_DIR shows that a resumed run continues in its data",
+    ("rehearse", "--batch_hashes"): "t0 seen MODEL_DIR shows the examples of each step",
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `t0` and returns its exit status.
@@ -94,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run_verb(verb: str, words: list[str]) -> int:
+    for word in words:
+        if replacement := REMOVED.get((verb, word.partition("=")[0])):
+            raise UserError(f"{word.partition('=')[0]} was removed: {replacement}")
     module_name, about = VERBS[verb]
     module = importlib.import_module(module_name)
     make_working_directory_importable()

@@ -24,6 +24,11 @@ _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",
     "json": "print one JSON object",
 }
+# Former switches, which are accepted with a note.
+_FORMER = {
+    "fast": "is now the default",
+    **dict.fromkeys(("every_block", "every_slice"), "is now part of --exact"),
+}
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
 # `--help` shows them.
@@ -38,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 plan` and those of `t5_mesh_transformer`."""
     for name, text in _SWITCHES.items():
         parser.add_argument(f"--{name}", action="store_true", help=text)
+    for name in _FORMER:
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
@@ -79,6 +86,10 @@ class _Word(argparse.Action):
 
 def main(args: argparse.Namespace) -> int:
     """Computes and prints the plan, or the sweep over several plans."""
+    for name, text in _FORMER.items():
+        if getattr(args, name):
+            print(f"note: --{name} {text}", file=sys.stderr)
+    args.exact |= args.every_block or args.every_slice
     flag_values = run_flags(args, "t0 plan", more=_READ)
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":

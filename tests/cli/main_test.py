@@ -161,3 +161,11 @@ def test_help_does_not_import_tensorflow():
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     assert child.stdout.count("usage: t0") == 1 + len(cli.VERBS)
+
+
+@pytest.mark.parametrize(("name", "flag"), cli.REMOVED)
+def test_removed_flag_is_refused_with_its_replacement(name, flag, capsys):
+    assert exit_status([name, f"{flag}=x"]) == 2
+    message = capsys.readouterr().err
+    assert f"{flag} was removed: " in message
+    assert "t0 " in message.partition("removed: ")[2]
