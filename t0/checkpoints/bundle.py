@@ -35,10 +35,10 @@ from typing import BinaryIO
 import google_crc32c
 import ml_dtypes
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from t0.checkpoints.formats import nbytes_of, pieces, read_into
-from t0.checkpoints.saver_messages import BundleEntry, BundleHeader
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
@@ -69,8 +69,60 @@ _LARGEST_BLOCK_BYTES = 1 << 28
 _MOST_DATA_FILES = 100_000
 
 
-class DamagedIndexError(Exception):
-    """The bytes are not a complete index of a TensorFlow checkpoint."""
+# The protocol buffers of TensorFlow's saver, with the fields that we read or write. `BundleHeader`
+# and `BundleEntry` are the values in an index. `CheckpointState` is the text file `checkpoint` of a
+# model directory. Sizes and offsets are unsigned, so that a damaged value cannot be negative.
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_ONE, _MANY = _FIELD.LABEL_OPTIONAL, _FIELD.LABEL_REPEATED
+_UINT, _FIXED32, _DOUBLE = _FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_DOUBLE
+_BYTES, _TEXT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING
+
+# Message -> its fields: name, number, optional or repeated, and type (or the name of a message).
+_MESSAGES = {
+    "Dim": [("size", 1, _ONE, _UINT)],
+    "Shape": [("dim", 2, _MANY, "Dim")],
+    "Version": [("producer", 1, _ONE, _UINT)],
+    "BundleHeader": [("num_shards", 1, _ONE, _UINT), ("version", 3, _ONE, "Version")],
+    "BundleEntry": [
+        ("dtype", 1, _ONE, _UINT),
+        ("shape", 2, _ONE, "Shape"),
+        ("shard_id", 3, _ONE, _UINT),
+        ("offset", 4, _ONE, _UINT),
+        ("size", 5, _ONE, _UINT),
+        ("crc32c", 6, _ONE, _FIXED32),
+        ("slices", 7, _MANY, _BYTES),
+    ],
+    "CheckpointState": [
+        ("model_checkpoint_path", 1, _ONE, _TEXT),
+        ("all_model_checkpoint_paths", 2, _MANY, _TEXT),
+        ("all_model_checkpoint_timestamps", 3, _MANY, _DOUBLE),
+        ("last_preserved_timestamp", 4, _ONE, _DOUBLE),
+    ],
+}
+
+
+def _define_messages() -> dict[str, type]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="t0/saver_messages.proto", package="t0", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, label, kind in fields:
+            other = {"type": kind}
+            if isinstance(kind, str):
+                other = {"type": _FIELD.TYPE_MESSAGE, "type_name": f".t0.{kind}"}
+            message.field.add(name=field, number=number, label=label, **other)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"t0.{name}"))
+        for name in _MESSAGES
+    }
+
+
+_CLASSES = _define_messages()
+BundleEntry, BundleHeader = _CLASSES["BundleEntry"], _CLASSES["BundleHeader"]
+CheckpointState = _CLASSES["CheckpointState"]
 
 
 def shape_of(entry: BundleEntry) -> tuple[int, ...]:
@@ -99,7 +151,7 @@ class BundleReader(contextlib.AbstractContextManager):
                 shards, self.entries = read_index(file.read())
         except OSError as error:
             raise UserError(f"checkpoint {self._prefix}: {error.strerror}: {index}") from error
-        except DamagedIndexError as error:
+        except (DecodeError, IndexError, ValueError, struct.error) as error:
             raise UserError(
                 f"{index} is not a complete index of a TensorFlow checkpoint: {error}. Copy it "
                 "again"
@@ -253,18 +305,6 @@ def _extend_crc(crc: int, piece: np.ndarray) -> int:
     return google_crc32c.extend(crc, frozen)
 
 
-def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
-    """Parses an index; returns the number of data files, and the entries by name.
-
-    Raises:
-      DamagedIndexError: if the bytes are truncated, changed, or not an index.
-    """
-    try:
-        return _read_index(data)
-    except (DecodeError, IndexError, ValueError, struct.error) as error:
-        raise DamagedIndexError("its structure is broken") from error
-
-
 def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
     """Encodes the index of a checkpoint with the given entries in `shards` data files."""
     header = BundleHeader(num_shards=shards, version={"producer": 1})
@@ -273,9 +313,14 @@ def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
     return _write_table(rows)
 
 
-def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+    """Parses an index; returns the number of data files, and the entries by name.
+
+    Raises:
+      ValueError, IndexError, DecodeError or struct.error: if the bytes are not a complete index.
+    """
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise DamagedIndexError("its footer is wrong")
+        raise ValueError("its footer is wrong")
     footer = data[-_FOOTER_BYTES:]
     _, position = _read_handle(footer, 0)
     index_handle, _ = _read_handle(footer, position)
@@ -284,14 +329,14 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
         handle, _ = _read_handle(value, 0)
         read_bytes += handle[1]
         if read_bytes > len(data):  # two references to one block, which no valid index has
-            raise DamagedIndexError("its blocks are larger than the file")
+            raise ValueError("its blocks are larger than the file")
         for key, proto in _read_block(data, handle):
             if key:
                 entries[key.decode()] = BundleEntry.FromString(proto)
             else:
                 shards = BundleHeader.FromString(proto).num_shards
     if shards > _MOST_DATA_FILES:
-        raise DamagedIndexError(f"it counts {shards} data files")
+        raise ValueError(f"it counts {shards} data files")
     return shards, entries
 
 
@@ -300,9 +345,9 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
     block = data[offset : offset + size]
     trailer = data[offset + size : offset + size + _TRAILER_BYTES]
     if len(trailer) < _TRAILER_BYTES:
-        raise DamagedIndexError("a block is cut off")
+        raise ValueError("a block is cut off")
     if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
-        raise DamagedIndexError("a block's checksum does not match")
+        raise ValueError("a block's checksum does not match")
     block = _decompress(block, trailer[0])
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
@@ -322,16 +367,16 @@ def _decompress(block: bytes, compression: int) -> bytes:
     if compression == _PLAIN:
         return block
     if compression != _SNAPPY:
-        raise DamagedIndexError(f"a block is compressed in an unknown way ({compression})")
+        raise ValueError(f"a block is compressed in an unknown way ({compression})")
     import pyarrow
 
     size, _ = read_varint(block, 0)
     if size > _LARGEST_BLOCK_BYTES:
-        raise DamagedIndexError(f"a block unpacks to {size:,} bytes")
+        raise ValueError(f"a block unpacks to {size:,} bytes")
     try:
         return pyarrow.decompress(block, size, codec="snappy", asbytes=True)
     except (OSError, ValueError) as error:
-        raise DamagedIndexError("a block cannot be unpacked") from error
+        raise ValueError("a block cannot be unpacked") from error
 
 
 def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from t0.checkpoints.bundle import BundleReader, prefixes, shape_of
-from t0.checkpoints.saver_messages import CheckpointState
+from t0.checkpoints.bundle import BundleReader, CheckpointState, prefixes, shape_of
 from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
 from t0.files.any_path import any_path

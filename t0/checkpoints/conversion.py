@@ -6,11 +6,11 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-`FORMATS` has an entry for each format, with the format's title and functions. A conversion changes
-values only if `dtype` is set. It holds one tensor in memory at a time. It writes its files into a
-hidden folder next to the destination. When the files are complete, this folder is renamed to the
-destination. If the conversion fails, the folder is removed. If the destination is in a bucket, the
-files are written locally and then uploaded.
+`FORMATS` has the class that writes each format. A conversion changes values only if `dtype` is set.
+It holds one tensor in memory at a time. It writes its files into a hidden folder next to the
+destination. When the files are complete, this folder is renamed to the destination. If the
+conversion fails, the folder is removed. If the destination is in a bucket, the files are written
+locally and then uploaded.
 
 `as_mesh_checkpoint` returns a checkpoint in Mesh TensorFlow's format, which training and scoring
 read. A source that already has this format is used directly. Any other source is converted, without
@@ -24,9 +24,8 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +46,13 @@ from t0.checkpoints import (
 )
 from t0.checkpoints.formats import (
     ACTIVATIONS,
+    BFLOAT16,
     DTYPES,
+    FLOAT32,
     CheckpointFacts,
     CheckpointSource,
     CheckpointTarget,
+    ConversionOptions,
     TargetPlan,
     TensorEntry,
     checksum,
@@ -77,56 +79,6 @@ _READ = {
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFormat:
-    """One checkpoint format.
-
-    Attributes:
-      title: the format's name in messages.
-      target: the class that writes a checkpoint into an empty folder.
-      adapt_plan: the function that adjusts a `TargetPlan` to the format, or raises a UserError.
-      last: the pattern of the name of the last file, which completes a checkpoint.
-    """
-
-    title: str
-    target: Callable[[Path, TargetPlan], CheckpointTarget]
-    adapt_plan: Callable[[TargetPlan], TargetPlan]
-    last: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ConversionOptions:
-    """The options of a conversion.
-
-    Attributes:
-      step: the step to open in the source. If the source has no step, the step to write.
-      dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
-      tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model to copy if the source has no tokenizer. It is copied
-        only if it fits the model's number of embeddings.
-      vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
-        padding token's row.
-      activation: the activation of the feed-forward layers, which is needed if the source does not
-        name it.
-      drop_slots: whether to leave out the optimizer's state.
-      scan_layers: whether to stack layers in one array (only for T5X).
-      gzip_level: the level of compression (only for T5X). 0 stores without compression; T5X itself
-        uses 1.
-      shard_bytes: the maximum size of a file in bytes (only for Hugging Face).
-    """
-
-    step: int | None = None
-    dtype: str | None = None
-    tokenizer: Path | None = None
-    usual_tokenizer: Path | None = None
-    vocabulary_rows: int | None = None
-    activation: str | None = None
-    drop_slots: bool = False
-    scan_layers: bool = False
-    gzip_level: int = 0
-    shard_bytes: int = 5 * 10**9
-
-
-@dataclasses.dataclass(frozen=True)
 class ConvertedTensor:
     """A converted tensor, as the summary of a conversion shows it.
 
@@ -136,7 +88,7 @@ class ConvertedTensor:
       shape: its shape in the target.
       dtype: its dtype in the target.
       checksum: the checksum of its bytes in canonical orientation, which is the same in every
-        format; "" if checksums are not computed.
+        format.
     """
 
     name: str
@@ -157,7 +109,6 @@ class ConversionReport:
       left_out: (name in the source, reason) of each tensor that was not written.
       notes: sentences that the user must read, for example about an assumption.
       nbytes: the size of the tensors in bytes.
-      seconds: the time that copying the tensors took, in seconds.
     """
 
     kinds: tuple[str, str]
@@ -166,18 +117,11 @@ class ConversionReport:
     left_out: list[tuple[str, str]]
     notes: list[str]
     nbytes: int
-    seconds: float
 
 
-FORMATS = {
-    "mtf": CheckpointFormat("Mesh TensorFlow", mtf.MtfTarget, mtf.adapt_plan, "*.index"),
-    "hf": CheckpointFormat(
-        "Hugging Face", hugging_face.HfTarget, hugging_face.adapt_plan, hugging_face.CONFIG
-    ),
-    "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
-}
+FORMATS = {"mtf": mtf.MtfTarget, "hf": hugging_face.HfTarget, "t5x": t5x.T5xTarget}
 # Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
-_TITLES = {kind: row.title for kind, row in FORMATS.items()} | {
+_TITLES = {kind: target.title for kind, target in FORMATS.items()} | {
     "torch": "PyTorch engine",
     "adapter": "adapter",
 }
@@ -315,10 +259,8 @@ def convert(
     to: str,
     adapter: Path | None = None,
     options: ConversionOptions | None = None,
-    checksums: bool = False,
-    progress: bool = True,
 ) -> ConversionReport:
-    """Converts a checkpoint.
+    """Converts a checkpoint. Shows the progress on stderr if it is a terminal.
 
     Args:
       source: the path of the source, see `open_source`.
@@ -326,8 +268,6 @@ def convert(
       to: the target's format: "mtf", "hf" or "t5x".
       adapter: the folder of an adapter to merge into the source's weights, or None.
       options: the options of the conversion.
-      checksums: whether to compute the checksum of each tensor.
-      progress: whether to show bytes, rate and remaining time on stderr.
 
     Raises:
       UserError: if there is a problem with the source, the options, the destination or the disk. In
@@ -346,15 +286,12 @@ def convert(
         plan, notes = make_plan(checkpoint, to, options)
         _remove_unfinished(destination.parent)
         check_destination(destination, plan.nbytes)
-        began = time.monotonic()
-        with _stage(destination, FORMATS[to].last) as folder:
-            target = FORMATS[to].target(folder, plan)
-            with contextlib.closing(target):
-                rows = _copy_tensors(
-                    checkpoint, target, plan, checksums=checksums, progress=progress
-                )
-                target.finish()
-        seconds = time.monotonic() - began
+        with (
+            _stage(destination, FORMATS[to].last) as folder,
+            contextlib.closing(FORMATS[to](folder, plan)) as target,
+        ):
+            rows = _copy_tensors(checkpoint, target)
+            target.finish()
     dropped = [
         (entry.native, f"{to} does not store it")
         for name, entry in checkpoint.entries.items()
@@ -367,17 +304,11 @@ def convert(
         left_out=[*checkpoint.unused, *dropped],
         notes=notes,
         nbytes=plan.nbytes,
-        seconds=seconds,
     )
 
 
 def as_mesh_checkpoint(
-    path: str | Path,
-    workdir: str | Path,
-    *,
-    dtype: str | None = None,
-    slots: bool = True,
-    progress: bool = True,
+    path: str | Path, workdir: str | Path, *, dtype: str | None = None, slots: bool = True
 ) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
@@ -389,7 +320,6 @@ def as_mesh_checkpoint(
       workdir: the folder for converted checkpoints.
       dtype: the dtype of the parameters; None keeps the source's dtypes.
       slots: whether to convert the optimizer's state, if it can be read.
-      progress: whether to show progress on stderr.
 
     Raises:
       UserError: if there is a problem with the source or with `workdir`, as in `convert`.
@@ -408,9 +338,7 @@ def as_mesh_checkpoint(
     source_hash = fingerprint(kind, location, f"{dtype} {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
-        _convert_once(
-            location, folder, _choose_mesh_options(location, dtype, slots=slots), progress=progress
-        )
+        _convert_once(location, folder, _choose_mesh_options(location, dtype, slots=slots))
     return recognise(folder)[1]
 
 
@@ -439,13 +367,8 @@ def make_plan(
         name: _plan_entry(name, entry, model, dtype) for name, entry in source.entries.items()
     }
     facts = _choose_facts(source, to, options, notes)
-    settings = {
-        "source": f"{_TITLES[source.kind]}: {any_path(source.path).name}",
-        "scan_layers": options.scan_layers,
-        "gzip_level": options.gzip_level,
-        "shard_bytes": options.shard_bytes,
-    }
-    plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, settings))
+    origin = f"{_TITLES[source.kind]}: {any_path(source.path).name}"
+    plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, options, origin))
     lost = len(entries) - len(plan.entries)
     if lost:
         notes.append(
@@ -528,8 +451,7 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
     if unsupported:
         raise UserError(
             f"{source.path} has {len(unsupported):,} tensors that are neither float32 nor "
-            "bfloat16. Add --dtype float32, which keeps their values exactly (except "
-            f"float64):{listed(unsupported)}"
+            f"bfloat16. Add --dtype float32, which keeps their values exactly:{listed(unsupported)}"
         )
     return None
 
@@ -556,23 +478,15 @@ def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:
     return np.take(array, np.where(rows < array.shape[axis], rows, 0), axis=axis)
 
 
-def _copy_tensors(
-    source: CheckpointSource,
-    target: CheckpointTarget,
-    plan: TargetPlan,
-    *,
-    checksums: bool,
-    progress: bool,
-) -> list[ConvertedTensor]:
-    rows = []
-    with tqdm(
-        total=plan.nbytes, unit="B", unit_scale=True, disable=not progress, leave=False
-    ) as bar:
+def _copy_tensors(source: CheckpointSource, target: CheckpointTarget) -> list[ConvertedTensor]:
+    rows, plan = [], target.plan
+    # `disable=None` shows the progress only on a terminal.
+    with tqdm(total=plan.nbytes, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         for name, entry in plan.entries.items():
             array = _fit_array(name, source.load(name), entry)
             target.write(name, array)
-            digest = checksum(array) if checksums else ""
-            rows.append(ConvertedTensor(name, entry.native, entry.shape, entry.dtype.name, digest))
+            written = (entry.native, entry.shape, entry.dtype.name, checksum(array))
+            rows.append(ConvertedTensor(name, *written))
             bar.update(entry.nbytes)
             del array
     return rows
@@ -665,11 +579,12 @@ def _remove_unfinished(parent: Path) -> None:
 def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
     with contextlib.closing(_open_with_slots(location, slots=slots)) as source:
         rows = source.model.vocabulary
+        dtypes = {entry.dtype for entry in source.parameters.values()}
         padded = -(-rows // 128) * 128
         has_slots = slots and len(source.parameters) < len(source.entries)
         return ConversionOptions(
             step=source.facts.step or 0,
-            dtype=dtype or _choose_common_dtype(source),
+            dtype=dtype or (None if dtypes in ({FLOAT32}, {BFLOAT16}) else "float32"),
             vocabulary_rows=padded if padded != rows else None,
             # The run's gin files define the model, so the gin file next to the checkpoint is not
             # used.
@@ -690,29 +605,10 @@ def _open_with_slots(location: str, *, slots: bool) -> CheckpointSource:
     return source
 
 
-def _choose_common_dtype(source: CheckpointSource) -> str | None:
-    """Returns "float32" if weights have mixed or unsupported dtypes, else None.
-
-    Raises:
-      UserError: if float32 cannot hold the weights exactly.
-    """
-    dtypes = {entry.dtype for entry in source.parameters.values()}
-    if len(dtypes) == 1 and dtypes <= set(DTYPES.values()):
-        return None
-    if np.dtype(np.float64) in dtypes:
-        raise UserError(
-            f"{source.path} has float64 weights, which would be rounded: convert it with "
-            "`t0 convert --to mtf --dtype float32`, and use the result"
-        )
-    return "float32"
-
-
-def _convert_once(
-    location: str, folder: Path, options: ConversionOptions, *, progress: bool
-) -> None:
+def _convert_once(location: str, folder: Path, options: ConversionOptions) -> None:
     _print_to_stderr(f"converting {location} into {folder}")
     try:
-        report = convert(location, folder, to="mtf", options=options, progress=progress)
+        report = convert(location, folder, to="mtf", options=options)
     except UserError:
         if folder.is_dir():  # another process has converted it in the meantime
             return

@@ -41,7 +41,6 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 # The engines support only these values.
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
-MODEL_TYPES = ("t5", "mt5", "umt5")
 _MT5_ROWS = 250_112  # the number of embeddings of every public mT5
 _ACTIVATIONS = {
     "relu": (False, "relu"),
@@ -52,7 +51,6 @@ _ACTIVATIONS = {
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
 _DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # activation -> "dense_act_fn" in a config, if that differs
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
-_SHARD_BYTES = 5 * 10**9
 # In the state dict of a tied model, `_EMBEDDING_COPIES` are copies of the embedding. `_NEVER_USED`
 # is a bias in one of T5's first releases, which no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -100,9 +98,8 @@ class HfSource(CheckpointSource):
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
-        _check_config(folder, config, self.model)
         activation = _read_activation(folder, config, self.model)
-        _check_fixed(folder, config, activation, self.model.gated)
+        _check_settings(folder, config, self.model, activation)
         pieces, fault = tokenizer.find(folder)
         self.facts = CheckpointFacts(
             step=_read_step(metadata, str(folder)),
@@ -118,9 +115,6 @@ class HfSource(CheckpointSource):
         """Returns a tensor by canonical name, in canonical orientation."""
         transposed = names.row_of(name).transposed
         return self._weights.load(self.entries[name].native, transposed=transposed)
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
 
     def _add(self, name: str, key: str) -> None:
         tensor = self._weights.tensors[key]
@@ -186,16 +180,13 @@ class HfSource(CheckpointSource):
 
 
 class HfTarget(CheckpointTarget):
-    """Writes a Hugging Face folder.
+    """Writes a Hugging Face folder."""
 
-    Args:
-      folder: an empty folder.
-      plan: the plan of the checkpoint; `options["shard_bytes"]` is the maximum size of a file.
-    """
+    title, last = "Hugging Face", CONFIG
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._folder, self._plan = folder, plan
-        self._shards = _plan_shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
+        super().__init__(folder, plan)
+        self._shards = _plan_shards(plan)
         facts = plan.facts
         metadata = {
             "format": "pt",
@@ -207,6 +198,17 @@ class HfTarget(CheckpointTarget):
             for number, shard in enumerate(self._shards)
         ]
         self._shard_of = {key: n for n, shard in enumerate(self._shards) for key in shard}
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Leaves out slots, and checks that Hugging Face's T5 has the feed-forward layer."""
+        function = plan.facts.activation
+        if (plan.model.gated, function) not in _PROJECTIONS:
+            raise UserError(
+                f"Hugging Face's T5 has no feed-forward layer with {function} and no gate"
+            )
+        entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
+        return dataclasses.replace(plan, entries=entries)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
@@ -220,11 +222,11 @@ class HfTarget(CheckpointTarget):
             writer.finish()
         if len(self._shards) > 1:
             index = {
-                "metadata": {"total_size": self._plan.nbytes},
+                "metadata": {"total_size": self.plan.nbytes},
                 "weight_map": {k: self._shard_name(n) for k, n in sorted(self._shard_of.items())},
             }
-            write_json(self._folder / INDEX, index)
-        _write_config(self._folder, self._plan)
+            write_json(self.folder / INDEX, index)
+        _write_config(self.folder, self.plan)
 
     def close(self) -> None:
         """Closes the shards."""
@@ -234,19 +236,6 @@ class HfTarget(CheckpointTarget):
     def _shard_name(self, number: int) -> str:
         count = len(self._shards)
         return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
-
-
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Adjusts a plan to Hugging Face's format, which has no slots.
-
-    Raises:
-      UserError: if Hugging Face's T5 does not support this feed-forward layer.
-    """
-    function = plan.facts.activation
-    if (plan.model.gated, function) not in _PROJECTIONS:
-        raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")
-    entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
-    return dataclasses.replace(plan, entries=entries)
 
 
 def _read_step(metadata: dict[str, str], where: str) -> int | None:
@@ -260,11 +249,11 @@ def _read_step(metadata: dict[str, str], where: str) -> int | None:
     return checked_step(int(step), where)
 
 
-def _plan_shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
+def _plan_shards(plan: TargetPlan) -> list[dict]:
     shards: list[dict] = [{}]
     size = 0
     for name, entry in plan.entries.items():
-        if size and size + entry.nbytes > shard_bytes:
+        if size and size + entry.nbytes > plan.options.shard_bytes:
             shards.append({})
             size = 0
         shape = entry.shape[::-1] if names.row_of(name).transposed else entry.shape
@@ -291,10 +280,10 @@ def read_config(folder: Path) -> dict[str, Any]:
             "of the model before quantization"
         )
     kind = config.get("model_type")
-    if kind not in MODEL_TYPES:
+    if kind not in look_alikes.T5_TYPES:
         raise UserError(
             f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; expected one of "
-            f"{', '.join(MODEL_TYPES)}"
+            f"{', '.join(look_alikes.T5_TYPES)}"
         )
     return config
 
@@ -327,54 +316,49 @@ def _read_activation(folder: Path, config: dict[str, Any], model: ModelShape) ->
     return function
 
 
-def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
+def _check_settings(
+    folder: Path, config: dict[str, Any], model: ModelShape, activation: str
+) -> None:
     """Checks that the config describes the tensors next to it.
 
-    Raises:
-      UserError: if config and tensors differ. The message names every difference.
-    """
-    layers = config.get("num_layers", model.encoder_layers)
-    claims = {
-        "vocab_size": model.vocabulary,
-        "d_model": model.d_model,
-        "d_kv": model.d_kv,
-        "d_ff": model.d_ff,
-        "num_heads": model.heads,
-        "num_layers": model.encoder_layers,
-        "relative_attention_num_buckets": model.buckets,
-        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
-    }
-    wrong = [
-        f"{key} = {shown(config[key])}, but {seen}"
-        for key, seen in claims.items()
-        if not _same_number(config.get(key, seen), seen)
-    ]
-    decoder = config.get("num_decoder_layers") or layers
-    if not _same_number(decoder, model.decoder_layers):
-        wrong.append(f"num_decoder_layers = {shown(decoder)}, but {model.decoder_layers}")
-    if wrong:
-        raise UserError(
-            f"{folder / CONFIG} does not match the tensors next to it: {'; '.join(wrong)}"
-        )
-
-
-def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
-    """Checks that the configs have T5's values for settings that our engines cannot change.
+    Also checks that the configs have T5's values for settings that our engines cannot change.
 
     Raises:
       UserError: if a setting has another value. The message names each of these settings.
     """
-    dense = _DENSE_FUNCTIONS.get(activation, activation)
-    expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
+    layers = config.get("num_layers", model.encoder_layers)
+    config = {**config, "num_decoder_layers": config.get("num_decoder_layers") or layers}
+    expected = {
+        **_describe_model(model),
+        "dense_act_fn": _DENSE_FUNCTIONS.get(activation, activation),
+        "is_gated_act": model.gated,
+    }
     wrong = [f"{CONFIG}: {fault}" for fault in _list_differences(config, expected)]
     if (folder / GENERATION).is_file():
         generation = read_json(folder / GENERATION)
         wrong += [f"{GENERATION}: {fault}" for fault in _list_differences(generation, _TOKENS)]
     if wrong:
         raise UserError(
-            f"{folder} is a T5 with unsupported settings. If the model was trained with T5's usual "
-            f"values, write these into the file:{listed(wrong)}"
+            f"{folder} has settings that its tensors or T5 do not have. If the model was trained "
+            f"with the expected values, write these into the file:{listed(wrong)}"
         )
+
+
+def _describe_model(model: ModelShape) -> dict[str, Any]:
+    """Returns the fields of a config that a model's shape determines, and those that T5 fixes."""
+    return {
+        "d_ff": model.d_ff,
+        "d_kv": model.d_kv,
+        "d_model": model.d_model,
+        **_NORMS,
+        "num_decoder_layers": model.decoder_layers,
+        "num_heads": model.heads,
+        "num_layers": model.encoder_layers,
+        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
+        "relative_attention_num_buckets": model.buckets,
+        "vocab_size": model.vocabulary,
+        **_TOKENS,
+    }
 
 
 def _list_differences(config: dict[str, Any], expected: dict[str, Any]) -> list[str]:
@@ -386,10 +370,6 @@ def _list_differences(config: dict[str, Any], expected: dict[str, Any]) -> list[
         for key, value in expected.items()
         if key in config and config[key] not in (value, [value], *absent.get(key, ()))
     ]
-
-
-def _same_number(value: Any, seen: int) -> bool:
-    return type(value) in (int, float) and value == seen
 
 
 def _choose_model_type(plan: TargetPlan) -> str:
@@ -411,24 +391,14 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
     dtypes = {entry.dtype.name for entry in plan.entries.values()}
     config = {
         "architectures": [f"{kind.upper()}ForConditionalGeneration"],
-        "d_ff": model.d_ff,
-        "d_kv": model.d_kv,
-        "d_model": model.d_model,
         "feed_forward_proj": _PROJECTIONS[model.gated, plan.facts.activation],
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
-        **_NORMS,
         "model_type": kind,
-        "num_decoder_layers": model.decoder_layers,
-        "num_heads": model.heads,
-        "num_layers": model.encoder_layers,
-        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
-        "relative_attention_num_buckets": model.buckets,
         "tie_word_embeddings": model.tied,
         "torch_dtype": dtypes.pop() if len(dtypes) == 1 else "float32",
         "use_cache": True,
-        "vocab_size": model.vocabulary,
-        **_TOKENS,
+        **_describe_model(model),
     }
     if plan.facts.dropout_rate is not None:
         config["dropout_rate"] = plan.facts.dropout_rate

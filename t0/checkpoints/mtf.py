@@ -113,63 +113,56 @@ class MtfSource(CheckpointSource):
 
 
 class MtfTarget(CheckpointTarget):
-    """Writes a Mesh TensorFlow model directory.
+    """Writes a Mesh TensorFlow model directory."""
 
-    Args:
-      folder: an empty folder.
-      plan: the plan of the checkpoint.
-    """
+    title, last = "Mesh TensorFlow", "*.index"
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Checks that the number of embeddings is a multiple of 128, and returns the plan."""
+        rows = plan.model.vocabulary
+        if rows % 128:
+            padded = -(-rows // 128) * 128
+            raise UserError(
+                f"the embedding has {rows:,} rows; Mesh TensorFlow's are a multiple of 128. Say "
+                f"--vocabulary_rows {padded} to add {padded - rows} copies of the padding row"
+            )
+        return plan
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._folder, self._plan = folder, plan
+        super().__init__(folder, plan)
         self._name = f"model.ckpt-{plan.facts.step}"
         self._writer = BundleWriter(folder / self._name)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
-        self._writer.add(names.to_mtf(name, legacy_norms=self._plan.facts.legacy_norms), array)
+        self._writer.add(names.to_mtf(name, legacy_norms=self.plan.facts.legacy_norms), array)
 
     def finish(self) -> None:
         """Writes the step, the model's gin file, the index and TensorFlow's state file."""
-        facts, plan = self._plan.facts, self._plan
+        facts, plan = self.plan.facts, self.plan
         self._writer.add(STEP, np.asarray(facts.step, np.int64))
         master = next(entry.dtype for entry in plan.entries.values())
         operative_config.write_operative(
-            self._folder / operative_config.FILE,
+            self.folder / operative_config.FILE,
             plan.model,
             activation=facts.activation,
             dropout_rate=facts.dropout_rate,
             master_dtype="bfloat16" if master == BFLOAT16 else "float32",
             legacy_norms=facts.legacy_norms,
-            source=plan.options.get("source", "another format"),
+            source=plan.source,
         )
         if facts.tokenizer:
-            (self._folder / tokenizer.FILE).write_bytes(tokenizer.model_bytes(facts.tokenizer))
+            (self.folder / tokenizer.FILE).write_bytes(tokenizer.model_bytes(facts.tokenizer))
         self._writer.finish()
         state = (
             f'model_checkpoint_path: "{self._name}"\nall_model_checkpoint_paths: "{self._name}"\n'
         )
-        (self._folder / "checkpoint").write_text(state, encoding="utf-8")
+        (self.folder / "checkpoint").write_text(state, encoding="utf-8")
 
     def close(self) -> None:
         """Closes the current data file."""
         self._writer.close()
-
-
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Checks that Mesh TensorFlow can store the planned checkpoint, and returns the plan.
-
-    Raises:
-      UserError: if the number of embeddings is not a multiple of 128.
-    """
-    rows = plan.model.vocabulary
-    if rows % 128:
-        padded = -(-rows // 128) * 128
-        raise UserError(
-            f"the embedding has {rows:,} rows; Mesh TensorFlow's are a multiple of 128. Say "
-            f"--vocabulary_rows {padded} to add {padded - rows} copies of the padding row"
-        )
-    return plan
 
 
 def _is_slot(native: str) -> bool:

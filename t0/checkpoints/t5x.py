@@ -3,10 +3,9 @@
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-`t5x_files` reads and writes the index and the arrays. It also reads arrays that are inside the
-index. Usually each layer has its own arrays (`encoder/layers_3/...`). In T5X's "scalable" models,
-one array stacks all layers on its axis 1 instead (`encoder/encoder/...`), and every layer has its
-own relative bias.
+`t5x_files` reads and writes the index and the arrays. Usually each layer has its own arrays
+(`encoder/layers_3/...`). In T5X's "scalable" models, one array stacks all layers on its axis 1
+instead (`encoder/encoder/...`), and every layer has its own relative bias.
 
 Adafactor stores two slots for a matrix, a row factor and a column factor. If the matrix is square,
 T5X's row factor averages over the last dimension, but Mesh TensorFlow's row factor averages over
@@ -32,9 +31,8 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checked_step,
 )
-from t0.checkpoints.shape import combined, factored_axes, same_size, shown
+from t0.checkpoints.shape import combined, factored_axes, same_size
 from t0.checkpoints.t5x_files import (
-    InlineArray,
     ZarrArray,
     ZarrWriter,
     leaves,
@@ -84,13 +82,7 @@ def find_folder(path: Path, step: int | None) -> Path | None:
 
 
 def _read_step(leaf: Any, where: str) -> int:
-    if isinstance(leaf, InlineArray):
-        if leaf.shape not in ((), (1,)) or leaf.dtype.kind not in "iu":
-            raise UserError(
-                f"{where} has a step of {leaf.dtype} {shown(leaf.shape)}; expected one integer"
-            )
-        leaf = leaf.load().item()
-    elif isinstance(leaf, np.generic):
+    if isinstance(leaf, np.ndarray | np.generic) and leaf.size == 1:
         leaf = leaf.item()
     return checked_step(leaf, where)
 
@@ -110,13 +102,10 @@ class T5xSource(CheckpointSource):
         self._folder = folder
         # Canonical name -> its array, and the position in an array that stacks layers: (the axis of
         # the layers, the layer's number). The position is None if the array stacks no layers.
-        self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
+        self._places: dict[str, tuple[np.ndarray | ZarrArray, tuple[int, int] | None]] = {}
         self._stacks: dict[str, int] = {}  # stacked parameter -> the number of its layers
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
-        version = tree.get("version", _VERSION)
-        if not isinstance(version, int) or version < 2:
-            raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; expected 2 or 3")
         tree = tree.get("optimizer", tree)
         if not isinstance(tree, dict) or "target" not in tree:
             raise UserError(f"{folder / INDEX} has no parameters (no 'target' in it)")
@@ -124,7 +113,7 @@ class T5xSource(CheckpointSource):
         for path, leaf in leaves(tree):
             if path == "state/step":
                 step = _read_step(leaf, str(folder / INDEX))
-            elif not isinstance(leaf, InlineArray | ZarrArray):
+            elif not isinstance(leaf, np.ndarray | ZarrArray):
                 unknown.append(path)
             elif path.startswith("target/"):
                 unknown += self._add(path.removeprefix("target/"), leaf)
@@ -154,21 +143,18 @@ class T5xSource(CheckpointSource):
         """Frees the stacked array that was read last."""
         self._recent = None
 
-    def _read_array(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
+    def _read_array(self, leaf: np.ndarray | ZarrArray, *, keep: bool) -> np.ndarray:
+        if isinstance(leaf, np.ndarray):
+            return leaf.copy()  # the array in the index cannot be written
+        if not keep:
+            return read_zarr(self._folder / leaf.folder, leaf)
         # Keep a stacked array in memory, because its layers are usually loaded in a row.
-        if keep and self._recent is not None and self._recent[0] is leaf:
-            return self._recent[1]
-        if keep:
+        if self._recent is None or self._recent[0] is not leaf:
             self._recent = None
-        if isinstance(leaf, InlineArray):
-            array = leaf.load()
-        else:
-            array = read_zarr(self._folder / leaf.folder, leaf)
-        if keep:
-            self._recent = (leaf, array)
-        return array
+            self._recent = (leaf, read_zarr(self._folder / leaf.folder, leaf))
+        return self._recent[1]
 
-    def _add(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
+    def _add(self, path: str, leaf: np.ndarray | ZarrArray) -> list[str]:
         """Adds a parameter's entry. Returns [path] if the parameter is unknown, otherwise []."""
         scanned = _SCANNED.fullmatch(path)
         if not scanned:
@@ -186,7 +172,7 @@ class T5xSource(CheckpointSource):
         return []
 
     def _add_entry(
-        self, name: str, leaf: InlineArray | ZarrArray, layer: tuple[int, int] | None, path: str
+        self, name: str, leaf: np.ndarray | ZarrArray, layer: tuple[int, int] | None, path: str
     ) -> list[str]:
         shape = leaf.shape
         if layer is not None:
@@ -195,7 +181,7 @@ class T5xSource(CheckpointSource):
         self.entries[name] = TensorEntry(combined(name, shape), leaf.dtype, path)
         return []
 
-    def _add_slot(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
+    def _add_slot(self, path: str, leaf: np.ndarray | ZarrArray) -> list[str]:
         parameter, _, kind = path.removeprefix("state/param_states/").rpartition("/")
         if kind not in _SLOTS or not path.startswith("state/param_states/"):
             return [f"{path} (--drop_slots leaves out the optimizer's state)"]
@@ -208,7 +194,7 @@ class T5xSource(CheckpointSource):
         return self._add_entry(names.slot_name(name, slot), leaf, None, path)
 
     def _add_stacked_slot(
-        self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
+        self, parameter: str, slot: str, path: str, leaf: np.ndarray | ZarrArray
     ) -> list[str]:
         """Adds an entry for the slot of each layer of a stacked parameter.
 
@@ -253,42 +239,48 @@ def _is_index(path: Path) -> bool:
 
 
 class T5xTarget(CheckpointTarget):
-    """Writes a T5X checkpoint.
+    """Writes a T5X checkpoint into the folder `checkpoint_STEP` of a folder."""
 
-    Args:
-      folder: an empty folder, in which the folder `checkpoint_STEP` is made.
-      plan: the plan of the checkpoint; `options` may have `scan_layers` and `gzip_level`.
-    """
+    title, last = "T5X", INDEX
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._plan = plan
-        self._folder = folder / f"checkpoint_{plan.facts.step}"
-        self._folder.mkdir()
-        self._scan = bool(plan.options.get("scan_layers"))
-        self._gzip_level = plan.options.get("gzip_level", 0)
+        super().__init__(folder / f"checkpoint_{plan.facts.step}", plan)
+        self.folder.mkdir()
         self._writers: dict[str, ZarrWriter] = {}
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Leaves out AdamW's slots, and checks that layers that will be stacked have no slots."""
+        slot_of = {name: names.split_slot(name)[1] for name in plan.entries}
+        kept = {n: e for n, e in plan.entries.items() if slot_of[n] not in names.ADAM_SLOTS}
+        if plan.options.scan_layers and any(slot_of[name] for name in kept):
+            raise UserError(
+                "T5X factors the optimizer's state of stacked layers differently: add --drop_slots "
+                "to --scan_layers"
+            )
+        return dataclasses.replace(plan, entries=kept)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
         parameter, slot = names.split_slot(name)
         side, layer, rest = _split_layer(names.t5x_name(parameter))
-        if not self._scan or layer is None:
-            path = _find_native_path(parameter, slot, self._plan)
+        if not self.plan.options.scan_layers or layer is None:
+            path = _find_native_path(parameter, slot, self.plan)
             self._open_writer(path, array.shape, array.dtype).write(array)
             return
-        layers = getattr(self._plan.model, f"{side}_layers")
+        layers = getattr(self.plan.model, f"{side}_layers")
         shape = (array.shape[0], layers, *array.shape[1:])
         writer = self._open_writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
-        is_shared = rest == _BIAS and self._plan.model.shared_bias
+        is_shared = rest == _BIAS and self.plan.model.shared_bias
         for number in range(layers) if is_shared else [layer]:
-            writer.write_layer(number, array)
+            writer.write(array, number)
 
     def finish(self) -> None:
         """Writes the index, which completes the checkpoint."""
         # The step is written as an array, because T5X's loader reads its dtype. T5X itself has also
         # written plain integers.
-        leaves = {"state/step": pack_array(np.asarray(self._plan.facts.step, np.int32))}
-        if any(names.split_slot(name)[1] for name in self._plan.entries):
+        leaves = {"state/step": pack_array(np.asarray(self.plan.facts.step, np.int32))}
+        if any(names.split_slot(name)[1] for name in self.plan.entries):
             leaves |= self._make_placeholders()
         for path, writer in self._writers.items():
             writer.finish()
@@ -298,24 +290,16 @@ class T5xTarget(CheckpointTarget):
             _insert(optimizer, path, leaves[path])
         index = {"version": _VERSION, "optimizer": optimizer}
         content = msgpack.packb(index, use_bin_type=True, strict_types=True)
-        (self._folder / INDEX).write_bytes(content)
-        if self._plan.facts.tokenizer:
-            target = self._folder.parent / tokenizer.FILE
-            target.write_bytes(tokenizer.model_bytes(self._plan.facts.tokenizer))
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
+        (self.folder / INDEX).write_bytes(content)
+        if self.plan.facts.tokenizer:
+            target = self.folder.parent / tokenizer.FILE
+            target.write_bytes(tokenizer.model_bytes(self.plan.facts.tokenizer))
 
     def _open_writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
         if path not in self._writers:
             stacked = _SCANNED.fullmatch(path.removeprefix("target/")) is not None
             self._writers[path] = ZarrWriter(
-                self._folder,
-                path.replace("/", "."),
-                shape=shape,
-                dtype=dtype,
-                gzip_level=self._gzip_level,
-                one_layer_chunks=stacked,
+                self.folder, path.replace("/", "."), shape=shape, dtype=dtype, stacked=stacked
             )
         return self._writers[path]
 
@@ -328,30 +312,6 @@ class T5xTarget(CheckpointTarget):
         empty = pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32))
         parameters = [p.removeprefix("target/") for p in self._writers if p.startswith("target/")]
         return {f"state/param_states/{p}/{kind}": empty for p in parameters for kind in _SLOTS}
-
-
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Adjusts a plan to T5X's format, which holds Adafactor's slots but not AdamW's.
-
-    Raises:
-      UserError: if layers are to be stacked, but the plan has optimizer slots or no layers.
-    """
-    entries = {
-        name: entry
-        for name, entry in plan.entries.items()
-        if names.split_slot(name)[1] not in names.ADAM_SLOTS
-    }
-    plan = dataclasses.replace(plan, entries=entries)
-    if not plan.options.get("scan_layers"):
-        return plan
-    if any(names.split_slot(name)[1] for name in plan.entries):
-        raise UserError(
-            "T5X factors the optimizer's state of stacked layers differently: add --drop_slots to "
-            "--scan_layers"
-        )
-    if 0 in (plan.model.encoder_layers, plan.model.decoder_layers):
-        raise UserError("there are no layers to stack")
-    return plan
 
 
 def _find_native_path(parameter: str, slot: str | None, plan: TargetPlan) -> str:

@@ -1,76 +1,45 @@
 """Reads and writes the files of a T5X checkpoint: the msgpack index, and zarr arrays.
 
-    tree = read_index(path)          # nested dicts of InlineArray, ZarrArray or plain values
-    array = tree["target"]["encoder"]["encoder_norm"]["scale"].load()
+    tree = read_index(path)          # nested dicts of numpy arrays, ZarrArray or plain values
+    tree["target"]["encoder"]["encoder_norm"]["scale"].shape
     array = read_zarr(folder / "target.token_embedder.embedding", leaf)
     writer = ZarrWriter(
-        folder, "target.decoder.logits_dense.kernel",
-        shape=(512, 32128), dtype=dtype, gzip_level=0, one_layer_chunks=False,
+        folder, "target.decoder.logits_dense.kernel", shape=(512, 32128), dtype=dtype, stacked=False
     )
 
 Flax writes the index as nested maps. An array is either inside the index or in its own folder.
 Inside the index, an array is a msgpack extension (code 1) with (shape, dtype name, bytes). If it is
 larger than 1 GiB, it is split into chunks. For an array in its own folder, the index has
-TensorStore's JSON specification. The index is read without loading the arrays inside it. Reading
-files from others is safe, because msgpack cannot contain code, and nothing is unpickled.
+TensorStore's JSON specification. T5X keeps large arrays in their own folders, so the index is read
+as a whole. Reading files from others is safe, because msgpack cannot contain code, and nothing is
+unpickled.
 
-With gzip level 0, arrays are not compressed. Level 1 makes weights 8% smaller, at a twentieth of
-the speed. Every reader accepts both levels.
+Arrays are written without compression. T5X's own compression would make weights 8% smaller, at a
+twentieth of the speed.
 """
 
-import contextlib
 import dataclasses
-import math
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import ml_dtypes
 import msgpack
 import numpy as np
 
-from t0.checkpoints.formats import read_into
 from t0.errors import UserError
 from t0.files.paths import copy, is_remote
 
 # T5X splits arrays into chunks of at most 64 MiB.
 CHUNK_BYTES = 64 << 20
+GZIP_LEVEL = 0
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
 # msgpack allocates a list before it reads the elements, so the length of lists is limited. The only
 # lists in an index are shapes.
 _LONGEST_LIST = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class InlineArray:
-    """An array inside the index file.
-
-    Attributes:
-      shape: the array's shape.
-      dtype: the array's dtype.
-      spans: (first byte, length) of its pieces in the file, in order.
-      path: the path of the index file.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    spans: tuple[tuple[int, int], ...]
-    path: Path
-
-    def load(self) -> np.ndarray:
-        """Reads the array."""
-        array = np.empty(self.shape, self.dtype)
-        flat, done = array.reshape(-1).view(np.uint8), 0
-        with self.path.open("rb") as file:
-            for start, length in self.spans:
-                file.seek(start)
-                read_into(file, flat[done : done + length], self.path)
-                done += length
-        return array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,38 +67,44 @@ _UNREADABLE = (
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """Reads the index as nested dicts, with arrays as `InlineArray` and `ZarrArray`.
+    """Reads the index as nested dicts, with arrays as numpy arrays and `ZarrArray`.
 
     Raises:
       UserError: if the file is truncated or is not an index.
     """
     try:
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise ValueError("it is empty")
-            with _map_file(file, path) as data:
-                reader = _Reader(data, path)
-                tree = msgpack.unpackb(
-                    data,
-                    strict_map_key=False,
-                    ext_hook=reader.read_extension,
-                    object_hook=reader.join_chunks,
-                    max_array_len=_LONGEST_LIST,
-                )
-            if not isinstance(tree, dict):
-                raise ValueError("it is not a single map")
+        tree = msgpack.unpackb(
+            path.read_bytes(),
+            strict_map_key=False,
+            ext_hook=_read_array,
+            object_hook=_join_chunks,
+            max_array_len=_LONGEST_LIST,
+        )
+        if not isinstance(tree, dict):
+            raise ValueError("it is not a single map")
+        return _parse_zarr_specs(tree)
     except _UNREADABLE as error:
         raise UserError(f"{path} is truncated or not a T5X checkpoint: {error}") from error
-    try:
-        return _parse_zarr_specs(tree)
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} describes an array in a way that T5X does not: {error}") from error
 
 
-def _map_file(file: BinaryIO, path: Path) -> contextlib.AbstractContextManager[mmap.mmap | bytes]:
-    if is_remote(path):
-        return contextlib.nullcontext(file.read())
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _read_array(code: int, content: bytes) -> Any:
+    """Decodes the array or scalar of a msgpack extension."""
+    if code not in (_ARRAY, _SCALAR):
+        raise ValueError(f"it contains an extension of code {code}, which is not an array")
+    shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
+    array = np.frombuffer(values, _dtype(name)).reshape(shape)
+    return array[()] if code == _SCALAR else array
+
+
+def _join_chunks(value: dict[Any, Any]) -> Any:
+    """Returns an array if the map holds the chunks of an array, otherwise the map itself."""
+    if _CHUNKED not in value:
+        return value
+    shape, chunks = (
+        [value[field][key] for key in sorted(value[field], key=int)]
+        for field in ("shape", "chunks")
+    )
+    return np.concatenate(chunks).reshape(shape)
 
 
 def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -145,42 +120,6 @@ def pack_array(array: np.ndarray) -> msgpack.ExtType:
     """Encodes an array as Flax stores it inside an index."""
     fields = (array.shape, array.dtype.name, array.tobytes())
     return msgpack.ExtType(_ARRAY, msgpack.packb(fields, use_bin_type=True))
-
-
-class _Reader:
-    """Decodes arrays to locations in the index file, so that at most one array is in memory."""
-
-    def __init__(self, data: mmap.mmap | bytes, path: Path) -> None:
-        self._data, self._path = data, path
-        self._end = 0  # the position after the last extension
-
-    def read_extension(self, code: int, content: bytes) -> Any:
-        """Decodes the array or scalar of an extension. msgpack calls this method in file order."""
-        start = self._data.find(content, self._end)
-        self._end = start + len(content)
-        if code not in (_ARRAY, _SCALAR):
-            raise ValueError(f"it contains an extension of code {code}, which is not an array")
-        shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
-        if code == _SCALAR:
-            return np.frombuffer(values, _dtype(name)).reshape(())[()]
-        return self._array(shape, _dtype(name), ((self._end - len(values), len(values)),))
-
-    def join_chunks(self, value: dict[Any, Any]) -> Any:
-        """Returns an array if the map holds the chunks of an array, otherwise the map itself."""
-        if _CHUNKED not in value:
-            return value
-        shape, chunks = (
-            [value[field][key] for key in sorted(value[field], key=int)]
-            for field in ("shape", "chunks")
-        )
-        return self._array(shape, chunks[0].dtype, tuple(s for c in chunks for s in c.spans))
-
-    def _array(
-        self, shape: list[int], dtype: np.dtype, spans: tuple[tuple[int, int], ...]
-    ) -> InlineArray:
-        if sum(length for _, length in spans) != math.prod(shape) * dtype.itemsize:
-            raise ValueError("the number of an array's bytes does not match its shape")
-        return InlineArray(tuple(shape), dtype, spans, self._path)
 
 
 def _dtype(name: Any) -> np.dtype:
@@ -241,8 +180,10 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
         # By default a missing chunk would be read as zeros.
         "fill_missing_data_reads": False,
     }
+    import tensorstore
+
     try:
-        store = _tensorstore().open(spec, open=True).result()
+        store = tensorstore.open(spec, open=True).result()
         dtype = store.dtype.numpy_dtype
         if expected.packed_bfloat16 and dtype == np.uint16:
             dtype = expected.dtype
@@ -265,33 +206,26 @@ class ZarrWriter:
       name: the folder's name, relative to the index.
       shape: the array's shape.
       dtype: the array's dtype.
-      gzip_level: 0 to 9; T5X itself uses 1.
-      one_layer_chunks: whether the array stacks layers on axis 1, and each chunk has only one
-        layer. If so, layers can be written one by one.
+      stacked: whether the array stacks layers on axis 1. If so, each chunk has only one layer, so
+        layers can be written one by one.
 
     Attributes:
       spec: the specification to write into the index instead of the array.
     """
 
     def __init__(
-        self,
-        parent: Path,
-        name: str,
-        *,
-        shape: tuple[int, ...],
-        dtype: np.dtype,
-        gzip_level: int,
-        one_layer_chunks: bool,
+        self, parent: Path, name: str, *, shape: tuple[int, ...], dtype: np.dtype, stacked: bool
     ) -> None:
-        fixed = (1,) if one_layer_chunks else ()
-        chunks = chunk_shape(shape, CHUNK_BYTES // dtype.itemsize, single=fixed)
+        import tensorstore
+
+        chunks = chunk_shape(shape, CHUNK_BYTES // dtype.itemsize, stacked=stacked)
         self.spec = {
             "driver": "zarr",
             "dtype": dtype.name,
             "kvstore": {"driver": "file", "path": f"{name}/"},
             "metadata": {
                 "chunks": list(chunks),
-                "compressor": {"id": "gzip", "level": gzip_level},
+                "compressor": {"id": "gzip", "level": GZIP_LEVEL},
                 "shape": list(shape),
             },
         }
@@ -300,15 +234,12 @@ class ZarrWriter:
         # By default TensorStore waits for the disk after every chunk. Here, only `finish` waits,
         # once for all chunks.
         spec = {**self.spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
-        self._store = _tensorstore().open(spec, create=True, open=True).result()
+        self._store = tensorstore.open(spec, create=True, open=True).result()
 
-    def write(self, array: np.ndarray) -> None:
-        """Writes the whole array."""
-        self._store.write(array).result()
-
-    def write_layer(self, layer: int, array: np.ndarray) -> None:
-        """Writes one layer of an array that stacks layers on axis 1."""
-        self._store[:, layer].write(array).result()
+    def write(self, array: np.ndarray, layer: int | None = None) -> None:
+        """Writes the whole array, or one layer of an array that stacks layers."""
+        store = self._store if layer is None else self._store[:, layer]
+        store.write(array).result()
 
     def finish(self) -> None:
         """Waits until the array is on disk."""
@@ -317,9 +248,7 @@ class ZarrWriter:
                 os.fsync(file.fileno())
 
 
-def chunk_shape(
-    shape: tuple[int, ...], elements: int, *, single: tuple[int, ...] = ()
-) -> tuple[int, ...]:
+def chunk_shape(shape: tuple[int, ...], elements: int, *, stacked: bool = False) -> tuple[int, ...]:
     """Returns T5X's choice of a chunk shape that divides an array's shape evenly.
 
     While the chunk is too large, its largest dimension is reduced to the next smaller divisor. If
@@ -328,24 +257,13 @@ def chunk_shape(
     Args:
       shape: the array's shape.
       elements: the maximum number of elements in a chunk.
-      single: dimensions in which a chunk has size 1.
+      stacked: whether a chunk has size 1 on axis 1.
 
     >>> chunk_shape((32128, 4096), 16 * 2**20)
     (4016, 4096)
     """
-    chunk = [1 if axis in single else size for axis, size in enumerate(shape)]
+    chunk = [1 if stacked and axis == 1 else size for axis, size in enumerate(shape)]
     while np.prod(chunk, dtype=np.int64) > elements:
         axis = max(range(len(chunk)), key=lambda i: (chunk[i], -i))
         chunk[axis] = next(n for n in range(chunk[axis] - 1, 0, -1) if shape[axis] % n == 0)
     return tuple(chunk)
-
-
-def _tensorstore() -> Any:
-    try:
-        import tensorstore
-    except ImportError as error:
-        raise UserError(
-            "reading T5X checkpoints needs TensorStore, since their arrays are zarr folders: "
-            "pip install tensorstore"
-        ) from error
-    return tensorstore

@@ -31,15 +31,9 @@ _EXTRA_IDS = 100
 _PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
-# Several files of a folder can add tokens to its tokenizer. `_ADDING` maps the name of such a file
-# to the fields that contain these tokens.
-_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-_LISTS = ("additional_special_tokens", "extra_special_tokens")
-_ADDING = {
-    tokenizer_json.FILE: ("added_tokens",),
-    _CONFIG: ("added_tokens_decoder", *_LISTS, *_ROLES),
-    "special_tokens_map.json": (*_LISTS, *_ROLES),
-}
+# The files of a folder whose fields may add tokens to its tokenizer.
+_ADDING = (tokenizer_json.FILE, _CONFIG, "special_tokens_map.json")
+_TOKEN_FIELDS = ("_token", "_tokens", "added_tokens_decoder")  # the ends of such fields' names
 _ADDED = "added_tokens.json"  # the keys in this file are the texts of the tokens
 
 
@@ -245,9 +239,11 @@ def _list_added(folder: Path) -> Iterator[tuple[str, str]]:
     """Yields (file, text) for each token that a folder's files add to its tokenizer."""
     if (folder / _ADDED).is_file():
         yield from ((_ADDED, text) for text in read_json(folder / _ADDED))
-    for name, fields in _ADDING.items():
+    for name in _ADDING:
         content = read_json(folder / name) if (folder / name).is_file() else {}
-        yield from ((name, text) for field in fields for text in _list_texts(content.get(field)))
+        for field, value in content.items():
+            if field.endswith(_TOKEN_FIELDS):
+                yield from ((name, text) for text in _list_texts(value))
 
 
 def _list_texts(value: Any) -> Iterator[str]:

@@ -120,9 +120,6 @@ class TorchSource(CheckpointSource):
                 whole[rows.first : rows.first + rows.shape[0]] = file.get_tensor(key)
         return np.ascontiguousarray(whole.T) if _is_transposed(name, whole.shape) else whole
 
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
-
     def _shape(self, key: str) -> tuple[int, ...]:
         row_ranges = self._row_ranges[key]
         return sum(rows.shape[0] for rows in row_ranges), *row_ranges[0].shape[1:]

@@ -5,9 +5,8 @@
     writer = ShardWriter(path, {"shared.weight": ((32128, 512), dtype)}, {"format": "pt"})
 
 As in `transformers`, a single file is preferred to an index with shards, and safetensors are
-preferred to a pickle. If a single file and a complete set of shards have different values, the
-folder is refused. Prefixes that wrappers add to keys (`module.` of data parallelism, `_orig_mod.`
-of `torch.compile`) are removed.
+preferred to a pickle. Prefixes that wrappers add to keys (`module.` of data parallelism,
+`_orig_mod.` of `torch.compile`) are removed.
 
 A safetensors file consists of the length of its header (8 bytes), the header (JSON: dtype, shape
 and byte range of each tensor), and the tensors' bytes. This module reads and writes it tensor by
@@ -24,7 +23,6 @@ TensorFlow is never imported. PyTorch is imported only to read pickles.
 """
 
 import dataclasses
-import itertools
 import json
 import os
 import struct
@@ -66,14 +64,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # at a time would be five times slower, because rows at a power-of-two distance share cache lines.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
-SAFE_SINCE = (2, 6)
+_SAFE_SINCE = (2, 6)
 _LARGEST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
 _MOST_TENSORS = 20_000
-_ADVICE = (
-    "It is a pickle, which can run any code when opened, and is not read. Use the model's "
-    "safetensors files, or install PyTorch 2.6 or later, whose weights_only loader reads it "
-    f"safely: {install_command('hf')}"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,33 +108,27 @@ class Weights:
 
 
 def open_weights(folder: Path) -> Weights:
-    """Opens a folder's weights. Reads tensors only if the folder has two sets of weights.
+    """Opens a folder's weights.
 
     Raises:
-      UserError: if there are no weights, if a file is missing, truncated, damaged or unsafe to
-        open, or if two sets of weights differ.
+      UserError: if there are no weights, or if a file is missing, truncated, damaged or unsafe to
+        open.
     """
     for (single, index), open_files in (
         ((SINGLE, INDEX), _open_safetensors),
         (PICKLES, _open_pickles),
     ):
+        if (folder / single).is_file():
+            return open_files(folder, {})
         shard_of = _shards_by_key(folder / index)
         missing = sorted(name for name in set(shard_of.values()) if not (folder / name).is_file())
-        if (folder / single).is_file():
-            weights = open_files(folder, {})
-            if shard_of and not missing:
-                _check_same(folder, (single, weights), (index, open_files(folder, shard_of)))
-            return _without_wrappers(folder, weights)
         if missing:
             raise UserError(
                 f"{folder / index} names {len(missing):,} files that are missing. Copy them, or "
                 f"save the model again:{listed(missing)}"
             )
         if shard_of:
-            return _without_wrappers(folder, open_files(folder, shard_of))
-        strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
-        if strays:
-            raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
+            return open_files(folder, shard_of)
     raise UserError(
         f"{folder} has no weights; expected {SINGLE}, or {INDEX} with its shards"
         f"{look_alikes.hint(folder)}"
@@ -158,47 +145,10 @@ def open_file(path: Path) -> Weights:
     return _lazy_weights(_read_header(path, metadata), metadata)
 
 
-def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
-    """Reads two sets of weights in one folder, and checks that they are equal.
-
-    Raises:
-      UserError: if they differ. The message names both sets, and tensors that differ.
-    """
-    (name, single), (other_name, sharded) = first, second
-    wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
-    if not wrong:
-        differ = (k for k in single.tensors if digest(single, k) != digest(sharded, k))
-        wrong = list(itertools.islice(differ, 1))
-    if wrong:
-        raise UserError(
-            f"{folder} has two different sets of weights: {name}, which transformers reads, and "
-            f"the shards of {other_name}. Move one of them away. They differ in:{listed(wrong)}"
-        )
-
-
 def digest(weights: Weights, key: str) -> str:
     """Returns a text that two tensors share only if their shapes, dtypes and values are equal."""
     tensor = weights.tensors[key]
     return f"{tensor.dtype} {tensor.shape} {checksum(weights.load(key, transposed=False))}"
-
-
-def _without_wrappers(folder: Path, weights: Weights) -> Weights:
-    """Returns the weights with the wrappers' prefixes removed from their keys."""
-    original_keys = {
-        ".".join(word for word in key.split(".") if word not in _WRAPPERS): key
-        for key in weights.tensors
-    }
-    if len(original_keys) < len(weights.tensors):
-        duplicates = sorted(weights.tensors.keys() - original_keys.values())
-        raise UserError(
-            f"{folder} has tensors with and without a wrapper's prefix:{listed(duplicates)}"
-        )
-
-    def load(key: str, *, transposed: bool) -> np.ndarray:
-        return weights.load(original_keys[key], transposed=transposed)
-
-    tensors = {key: weights.tensors[native] for key, native in original_keys.items()}
-    return Weights(tensors, weights.metadata, load)
 
 
 class ShardWriter:
@@ -273,17 +223,25 @@ def _lazy_weights(tensors: dict[str, StoredTensor], metadata: dict[str, str]) ->
 def _read_files(
     names: tuple[Path, Path], shard_of: Mapping[str, str], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Reads the files that `shard_of` names. If `shard_of` is empty, reads the single file."""
+    """Reads the files that `shard_of` names, or else the single file; drops wrappers' prefixes."""
     single, index = names
     tensors: dict[str, Any] = {}
     for name in sorted(set(shard_of.values())) or [single.name]:
-        more = read(index.with_name(name))
-        if duplicates := sorted(tensors.keys() & more.keys()):
-            raise UserError(f"{index}: several of its files have:{listed(duplicates)}")
-        tensors |= more
-    if shard_of and (wrong := sorted(tensors.keys() ^ shard_of.keys())):
+        for native, tensor in read(index.with_name(name)).items():
+            key = _without_wrappers(native)
+            if key in tensors:
+                raise UserError(
+                    f"{single.parent} has two tensors {shown(key)}, in two files, or with and "
+                    "without a wrapper's prefix"
+                )
+            tensors[key] = tensor
+    if shard_of and (wrong := sorted(tensors.keys() ^ set(map(_without_wrappers, shard_of)))):
         raise UserError(f"{index} and its files disagree on:{listed(wrong)}")
     return tensors
+
+
+def _without_wrappers(key: str) -> str:
+    return ".".join(word for word in key.split(".") if word not in _WRAPPERS)
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
@@ -425,10 +383,9 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        keys = listed(list(map(shown, state))) if isinstance(state, dict) else ""
         raise UserError(
-            f"{path} contains more than a model's tensors. Save only model.state_dict(), or "
-            f"use the model's safetensors files{'; its keys are:' if keys else ''}{keys}"
+            f"{path} contains more than a model's tensors. Save only model.state_dict(), or use "
+            "the model's safetensors files"
         )
     return {key: (path, tensor.detach()) for key, tensor in state.items()}
 
@@ -436,11 +393,14 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
 def _import_safe_torch(folder: Path) -> Any:
     try:
         import torch
-    except ImportError as error:
-        raise UserError(f"{folder} has only a pytorch_model.bin. {_ADVICE}") from error
-    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if version < SAFE_SINCE:
+
+        version = torch.__version__
+    except ImportError:
+        version = "0.0"
+    if tuple(map(int, version.split(".")[:2])) < _SAFE_SINCE:
         raise UserError(
-            f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"
+            f"{folder} has only a pytorch_model.bin, a pickle, which can run any code when opened, "
+            "and is not read. Use the model's safetensors files, or install PyTorch 2.6 or later, "
+            f"whose weights_only loader reads it safely: {install_command('hf')}"
         )
     return torch

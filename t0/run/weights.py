@@ -159,4 +159,4 @@ def _read_only_arguments(checkpoint: str) -> dict[str, Any]:
 def _convert_to_mesh(path: str, folder: str, *, slots: bool) -> str:
     check_sizes(path)
     workdir = os.path.join(folder, "converted")  # noqa: PTH118 (gs:// paths)
-    return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())
+    return as_mesh_checkpoint(path, workdir, slots=slots)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from t0.checkpoints import names
-from t0.checkpoints.conversion import ConversionOptions, check_destination, convert
+from t0.checkpoints import ConversionOptions, convert, names
+from t0.checkpoints.conversion import check_destination
 from t0.checkpoints.torch_shards import TorchSource, read_record
 from t0.errors import UserError
 from t0.files import publishing
@@ -45,7 +45,7 @@ def to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     try:
         options = ConversionOptions(dtype=dtype)
-        report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
+        report = convert(checkpoint, staging, to="mtf", options=options)
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
         configuration_file = checkpoint.parent / model_directory.CONFIGURATION_FILE
@@ -81,7 +81,7 @@ def to_hugging_face(checkpoint: Path, folder: str) -> str:
     Raises:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
     """
-    report = convert(checkpoint, folder, to="hf", progress=False)
+    report = convert(checkpoint, folder, to="hf")
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"

@@ -17,7 +17,7 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 import tiny_transformers as tiny  # noqa: E402
 
-from t0.checkpoints import transformers_folders  # noqa: E402
+from t0.checkpoints import look_alikes  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch import tokenizer_check  # noqa: E402
 from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
@@ -77,7 +77,7 @@ def test_transformers_batched_log_likelihoods_equal_single_texts(folders, kind):
 
 
 def test_transformers_join_flag_offers_every_join():
-    assert tuple(JOINS) == transformers_folders.JOINS
+    assert tuple(JOINS) == look_alikes.JOINS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
