@@ -150,7 +150,10 @@ class BundleReader(contextlib.AbstractContextManager):
             with binary(index) as file:
                 shards, self.entries = read_index(file.read())
         except OSError as error:
-            raise UserError(f"checkpoint {self._prefix}: {error.strerror}: {index}") from error
+            raise UserError(
+                f"checkpoint {self._prefix} cannot be read ({error.strerror}: {index}). Expected "
+                "the path of a checkpoint without its ending, such as /models/t5/model.ckpt-1000000"
+            ) from error
         except (DecodeError, IndexError, ValueError, struct.error) as error:
             raise UserError(
                 f"{index} is not a complete index of a TensorFlow checkpoint: {error}. Copy it "
