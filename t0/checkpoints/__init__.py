@@ -19,8 +19,8 @@
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
 | `adapter_folders` | adapters in PEFT's folders, merged into a base model |
 | `look_alikes` | folders that only look like checkpoints, such as outputs of a Trainer |
-| `tokenizer`, `tokenizer_json` | a checkpoint's SentencePiece model or `tokenizer.json` |
-| `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
+| `tokenizer` | a checkpoint's SentencePiece model or `tokenizer.json` |
+| `t5x` | T5X's checkpoints: a msgpack index and zarr arrays |
 | `torch_shards` | the PyTorch engine's checkpoints |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | compares the tensors and settings of two checkpoints |

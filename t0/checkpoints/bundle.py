@@ -26,7 +26,6 @@ Files are little-endian. TensorFlow writes big-endian files only on big-endian m
 
 import contextlib
 import os
-import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,7 +41,6 @@ from t0.checkpoints.formats import nbytes_of, pieces, read_into
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
-from t0.files.paths import names_like
 from t0.files.protobuf_wire import read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
@@ -292,13 +290,6 @@ class BundleWriter:
         if self._file is not None:
             os.fsync(self._file.fileno())
             self.close()
-
-
-def prefixes(folder: Path) -> dict[int, str]:
-    """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
-    pattern = re.compile(r"(model\.ckpt-(\d+))\.index")
-    matches = filter(None, map(pattern.fullmatch, names_like(folder, "model.ckpt-*.index")))
-    return dict(sorted((int(match[2]), str(folder / match[1])) for match in matches))
 
 
 def _extend_crc(crc: int, piece: np.ndarray) -> int:

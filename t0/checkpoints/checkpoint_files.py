@@ -12,11 +12,12 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from t0.checkpoints.bundle import BundleReader, CheckpointState, prefixes, shape_of
+from t0.checkpoints.bundle import BundleReader, CheckpointState, shape_of
 from t0.checkpoints.shape import listed
 from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 _STEP = "global_step"
 # The embedding's names in Mesh TensorFlow's layouts. The last dimensions are [vocabulary, d_model].
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
+
+
+def prefixes(folder: Path) -> dict[int, str]:
+    """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
+    pattern = re.compile(r"(model\.ckpt-(\d+))\.index")
+    matches = filter(None, map(pattern.fullmatch, paths.names_like(folder, "model.ckpt-*.index")))
+    return dict(sorted((int(match[2]), str(folder / match[1])) for match in matches))
 
 
 def steps(model_dir: str) -> list[int]:

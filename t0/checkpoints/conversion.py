@@ -33,7 +33,6 @@ from tqdm import tqdm
 
 from t0.checkpoints import (
     adapter_folders,
-    bundle,
     checkpoint_files,
     hugging_face,
     look_alikes,
@@ -41,7 +40,6 @@ from t0.checkpoints import (
     names,
     t5x,
     tokenizer,
-    tokenizer_json,
     torch_shards,
 )
 from t0.checkpoints.formats import (
@@ -70,7 +68,7 @@ _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 _READ = {
     "hf": (
         *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
-        tokenizer_json.FILE,
+        tokenizer.JSON_FILE,
     ),
     "t5x": ("**/*",),
     "torch": (torch_shards.RECORD, "*.safetensors"),
@@ -223,19 +221,18 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if adapter_folders.find(path):
         return "adapter", str(path)
     if not path.exists():
-        steps = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
+        steps = (
+            ", ".join(map(str, checkpoint_files.prefixes(path.parent)))
+            if path.parent.is_dir()
+            else ""
+        )
         existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
         raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
     look_alikes.check(path)
-    data_file = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
     raise UserError(
         f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + (
-            f". {data_file.name} has no index: copy it also"
-            if data_file
-            else look_alikes.hint(path)
-        )
+        + look_alikes.hint(path)
     )
 
 
@@ -248,7 +245,9 @@ def _torch_folder(path: Path, step: int | None) -> Path | None:
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     newest = torch_shards.find_folder(path, step)
-    mesh_steps = bundle.prefixes(path) if newest and step is None and newest != path else {}
+    mesh_steps = (
+        checkpoint_files.prefixes(path) if newest and step is None and newest != path else {}
+    )
     return None if mesh_steps and max(mesh_steps) > max(torch_shards.steps(path)) else newest
 
 
@@ -319,7 +318,7 @@ def as_mesh_checkpoint(
       path: a checkpoint in any format.
       workdir: the folder for converted checkpoints.
       dtype: the dtype of the parameters; None keeps the source's dtypes.
-      slots: whether to convert the optimizer's state, if it can be read.
+      slots: whether to convert the optimizer's state.
 
     Raises:
       UserError: if there is a problem with the source or with `workdir`, as in `convert`.
@@ -577,11 +576,10 @@ def _remove_unfinished(parent: Path) -> None:
 
 
 def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
-    with contextlib.closing(_open_with_slots(location, slots=slots)) as source:
+    with contextlib.closing(open_source(location, keep_slots=slots)) as source:
         rows = source.model.vocabulary
         dtypes = {entry.dtype for entry in source.parameters.values()}
         padded = -(-rows // 128) * 128
-        has_slots = slots and len(source.parameters) < len(source.entries)
         return ConversionOptions(
             step=source.facts.step or 0,
             dtype=dtype or (None if dtypes in ({FLOAT32}, {BFLOAT16}) else "float32"),
@@ -589,24 +587,12 @@ def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> Co
             # The run's gin files define the model, so the gin file next to the checkpoint is not
             # used.
             activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
-            drop_slots=not has_slots or padded != rows,
+            drop_slots=not slots or padded != rows,
         )
-
-
-def _open_with_slots(location: str, *, slots: bool) -> CheckpointSource:
-    if slots:
-        with contextlib.suppress(UserError):
-            return open_source(location)
-    source = open_source(location, keep_slots=False)
-    if slots:
-        _print_to_stderr(
-            f"the optimizer's state of {location} cannot be read: only the weights are used"
-        )
-    return source
 
 
 def _convert_once(location: str, folder: Path, options: ConversionOptions) -> None:
-    _print_to_stderr(f"converting {location} into {folder}")
+    print(f"converting {location} into {folder}", file=sys.stderr, flush=True)
     try:
         report = convert(location, folder, to="mtf", options=options)
     except UserError:
@@ -614,7 +600,7 @@ def _convert_once(location: str, folder: Path, options: ConversionOptions) -> No
             return
         raise
     for note in report.notes:
-        _print_to_stderr(f"note: {note}")
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def fingerprint(kind: str, location: str, settings: str) -> str:
@@ -633,7 +619,3 @@ def fingerprint(kind: str, location: str, settings: str) -> str:
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
-from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes, shape_of
+from t0.checkpoints.bundle import BundleReader, BundleWriter, shape_of
+from t0.checkpoints.checkpoint_files import prefixes
 from t0.checkpoints.formats import (
     BFLOAT16,
     CheckpointFacts,

@@ -145,11 +145,6 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
     return shapes
 
 
-def same_size(shape: Shape) -> bool:
-    """Returns whether both dimensions of a matrix have the same size."""
-    return len(shape) == 2 and shape[0] == shape[1]
-
-
 def slot_shape(shape: Shape, slot: str) -> Shape:
     """Returns the shape of a parameter's slot in Mesh TensorFlow's optimizers."""
     if slot not in ("vr", "vc"):

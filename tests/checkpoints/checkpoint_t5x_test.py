@@ -20,7 +20,7 @@ from tiny_checkpoints import (
 )
 
 from t0.checkpoints import ConversionOptions, convert, names, open_source
-from t0.checkpoints.t5x_files import chunk_shape, leaves, read_index
+from t0.checkpoints.t5x import chunk_shape, leaves, read_index
 from t0.errors import UserError
 
 FACTORED_FROM = 24
@@ -135,7 +135,7 @@ def test_t5x_export_adafactor_slots_match_their_axes(tmp_path):
             assert state.shape == tuple(wanted.get(slot, (1,))), (path, slot)
         if "v_row" in wanted:
             row_axis = 0 if leaf.shape[0] <= leaf.shape[1] else 1
-            from t0.checkpoints.t5x_files import read_zarr
+            from t0.checkpoints.t5x import read_zarr
 
             row = read_zarr(folder / states["v_row"].folder, states["v_row"])
             assert row[0] == 100 * row_axis, path
@@ -255,9 +255,9 @@ def test_t5x_chunk_shape_follows_the_size_limit(shape, elements, wanted):
 
 
 def test_t5x_array_in_several_chunks_round_trip(tmp_path, monkeypatch):
-    from t0.checkpoints import t5x_files
+    from t0.checkpoints import t5x
 
-    monkeypatch.setattr(t5x_files, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(t5x, "CHUNK_BYTES", 700)
     tensors = weights(V11)
     convert(write_mtf(tmp_path / "v11", tensors), tmp_path / "t5x", to="t5x")
     chunks = list((tmp_path / "t5x/checkpoint_1000/target.token_embedder.embedding").iterdir())
@@ -277,10 +277,10 @@ class TestAsT5xWritesIt:
         for name, array in found.items():
             np.testing.assert_array_equal(array, expected[name])
 
-    def test_t5x_export_equals_t5x_files_byte_by_byte(self, facts, tmp_path, monkeypatch):
-        from t0.checkpoints import t5x_files
+    def test_t5x_export_equals_t5x_byte_by_byte(self, facts, tmp_path, monkeypatch):
+        from t0.checkpoints import t5x
 
-        monkeypatch.setattr(t5x_files, "GZIP_LEVEL", 1)  # T5X compresses
+        monkeypatch.setattr(t5x, "GZIP_LEVEL", 1)  # T5X compresses
         convert(facts, tmp_path / "t5x", to="t5x")
         theirs, ours = facts / "checkpoint_1000", tmp_path / "t5x" / "checkpoint_1000"
         paths = {path.relative_to(theirs) for path in theirs.rglob("*") if path.is_file()}
