@@ -38,11 +38,9 @@ from t0.checkpoints.conversion import (
     open_source,
     recognise,
 )
-from t0.checkpoints.formats import ACTIVATIONS, DTYPES, CheckpointSource, ConversionOptions
+from t0.checkpoints.formats import CheckpointSource, ConversionOptions
 
 __all__ = [
-    "ACTIVATIONS",
-    "DTYPES",
     "FORMATS",
     "ConversionOptions",
     "ConversionReport",

@@ -18,8 +18,7 @@ its value is a `BundleEntryProto`.
 This module does not use TensorFlow, because TensorFlow is a library of 500 MB and copies whole
 tensors several times. This module holds one tensor in memory at a time, so a checkpoint may be
 larger than memory. It reads the same files as TensorFlow's C++ classes BundleReader and
-table::Table. It can also read blocks that are compressed with Snappy, such as those in checkpoints
-from within Google. Like TensorFlow, it writes uncompressed blocks.
+table::Table, except that the blocks must not be compressed. TensorFlow never compresses them.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """
@@ -62,8 +61,7 @@ _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _BLOCK_BYTES = 262_144
 _RESTART_INTERVAL = 16
-_PLAIN, _SNAPPY = 0, 1
-_LARGEST_BLOCK_BYTES = 1 << 28
+_PLAIN = 0  # the compression type of a block that is not compressed
 _MOST_DATA_FILES = 100_000
 
 
@@ -153,10 +151,7 @@ class BundleReader(contextlib.AbstractContextManager):
                 "the path of a checkpoint without its ending, such as /models/t5/model.ckpt-1000000"
             ) from error
         except (DecodeError, IndexError, ValueError, struct.error) as error:
-            raise UserError(
-                f"{index} is not a complete index of a TensorFlow checkpoint: {error}. Copy it "
-                "again"
-            ) from error
+            raise UserError(f"{index} is not a complete index: {error}. Copy it again") from error
         self._paths = [
             any_path(f"{self._prefix}.data-{i:05d}-of-{shards:05d}") for i in range(shards)
         ]
@@ -171,10 +166,7 @@ class BundleReader(contextlib.AbstractContextManager):
         """
         number = self.entries[name].dtype
         if number not in _DTYPES:
-            raise UserError(
-                f"{self._prefix}: {name} has TensorFlow's dtype {number}, which is not a number "
-                "type"
-            )
+            raise UserError(f"{self._prefix}: {name} has TensorFlow's dtype {number}, not a number")
         return _DTYPES[number]
 
     def load(self, name: str) -> np.ndarray:
@@ -216,19 +208,16 @@ class BundleReader(contextlib.AbstractContextManager):
         ends = [0] * len(self._paths)
         for name, entry in self.entries.items():
             if entry.slices:
-                raise UserError(
-                    f"{self._prefix}: {name} is a partitioned variable, which Mesh does not have"
-                )
+                raise UserError(f"{self._prefix}: {name} is a partitioned variable")
             if entry.shard_id >= len(ends):
                 raise UserError(f"{self._prefix}.index names more data files than it declares")
             ends[entry.shard_id] = max(ends[entry.shard_id], entry.offset + entry.size)
         for path, end in zip(self._paths, ends, strict=True):
             if not path.is_file():
                 raise UserError(f"{path} is missing: the checkpoint has {len(ends)} data files")
-            if path.stat().st_size < end:
-                raise UserError(
-                    f"{path} is truncated: {path.stat().st_size:,} bytes of {end:,}. Copy it again"
-                )
+            size = path.stat().st_size
+            if size < end:
+                raise UserError(f"{path} is truncated: {size:,} bytes of {end:,}. Copy it again")
 
 
 class BundleWriter:
@@ -342,7 +331,8 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
         raise ValueError("a block is cut off")
     if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
         raise ValueError("a block's checksum does not match")
-    block = _decompress(block, trailer[0])
+    if trailer[0] != _PLAIN:
+        raise ValueError("a block is compressed, which TensorFlow never does")
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
     rows, position, key = [], 0, b""
@@ -355,22 +345,6 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
         rows.append((key, block[position : position + length]))
         position += length
     return rows
-
-
-def _decompress(block: bytes, compression: int) -> bytes:
-    if compression == _PLAIN:
-        return block
-    if compression != _SNAPPY:
-        raise ValueError(f"a block is compressed in an unknown way ({compression})")
-    import pyarrow
-
-    size, _ = read_varint(block, 0)
-    if size > _LARGEST_BLOCK_BYTES:
-        raise ValueError(f"a block unpacks to {size:,} bytes")
-    try:
-        return pyarrow.decompress(block, size, codec="snappy", asbytes=True)
-    except (OSError, ValueError) as error:
-        raise ValueError("a block cannot be unpacked") from error
 
 
 def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:
@@ -414,15 +388,10 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
         block += key[shared:] + value
         previous = key
     block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-    typed = typed_block(bytes(block))
+    typed = bytes(block) + bytes([_PLAIN])
     handle = varint(len(out)) + varint(len(typed) - 1)
     out += typed + struct.pack("<I", masked_crc(typed))
     return handle
-
-
-def typed_block(block: bytes) -> bytes:
-    """Returns a block of the index, followed by the byte that means "not compressed"."""
-    return block + bytes([_PLAIN])
 
 
 def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:

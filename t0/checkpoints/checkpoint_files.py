@@ -157,9 +157,7 @@ def select_steps(
     if not isinstance(requested, list | tuple) or not all(
         isinstance(step, int) for step in requested
     ):
-        raise UserError(
-            f"eval_checkpoint_step is {wanted!r}; expected a step, a list of steps, or 'all'"
-        )
+        raise UserError(f"eval_checkpoint_step is {wanted!r}; expected a step, a list, or 'all'")
     chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
 

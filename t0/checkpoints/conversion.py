@@ -66,10 +66,7 @@ _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 # The files that a conversion reads. `fingerprint` ignores all other files, because they may change
 # without a change of the weights, especially in a model directory.
 _READ = {
-    "hf": (
-        *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
-        tokenizer.JSON_FILE,
-    ),
+    "hf": ("config.json", tokenizer.JSON_FILE, "*.safetensors*", "*.bin*"),
     "t5x": ("**/*",),
     "torch": (torch_shards.RECORD, "*.safetensors"),
     "adapter": (adapter_folders.CONFIG, adapter_folders.WEIGHTS),
@@ -102,7 +99,6 @@ class ConversionReport:
 
     Attributes:
       kinds: the formats of source and target.
-      path: the destination.
       rows: one row for each tensor that was written.
       left_out: (name in the source, reason) of each tensor that was not written.
       notes: sentences that the user must read, for example about an assumption.
@@ -110,7 +106,6 @@ class ConversionReport:
     """
 
     kinds: tuple[str, str]
-    path: Path
     rows: list[ConvertedTensor]
     left_out: list[tuple[str, str]]
     notes: list[str]
@@ -118,6 +113,12 @@ class ConversionReport:
 
 
 FORMATS = {"mtf": mtf.MtfTarget, "hf": hugging_face.HfTarget, "t5x": t5x.T5xTarget}
+_SOURCES = {
+    "mtf": mtf.MtfSource,
+    "hf": hugging_face.HfSource,
+    "t5x": t5x.T5xSource,
+    "torch": torch_shards.TorchSource,
+}
 # Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
 _TITLES = {kind: target.title for kind, target in FORMATS.items()} | {
     "torch": "PyTorch engine",
@@ -151,13 +152,7 @@ def open_source(
     kind, location = recognise(path, step=step)
     if kind == "adapter":
         return _open_adapter(any_path(location), base)
-    if kind == "mtf":
-        return mtf.MtfSource(str(location), keep_slots=keep_slots)
-    if kind == "t5x":
-        return t5x.T5xSource(any_path(location), keep_slots=keep_slots)
-    if kind == "torch":
-        return torch_shards.TorchSource(Path(location), keep_slots=keep_slots)
-    return hugging_face.HfSource(any_path(location))
+    return _SOURCES[kind](any_path(location), keep_slots=keep_slots)
 
 
 def _open_adapter(folder: Path, base: str | Path | None) -> CheckpointSource:
@@ -221,13 +216,7 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if adapter_folders.find(path):
         return "adapter", str(path)
     if not path.exists():
-        steps = (
-            ", ".join(map(str, checkpoint_files.prefixes(path.parent)))
-            if path.parent.is_dir()
-            else ""
-        )
-        existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
-        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
+        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint")
     look_alikes.check(path)
     raise UserError(
         f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "
@@ -245,10 +234,10 @@ def _torch_folder(path: Path, step: int | None) -> Path | None:
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     newest = torch_shards.find_folder(path, step)
-    mesh_steps = (
-        checkpoint_files.prefixes(path) if newest and step is None and newest != path else {}
-    )
-    return None if mesh_steps and max(mesh_steps) > max(torch_shards.steps(path)) else newest
+    if newest is None or newest == path or step is not None:
+        return newest
+    mesh_steps = checkpoint_files.prefixes(path)
+    return None if max(mesh_steps, default=0) > max(torch_shards.steps(path)) else newest
 
 
 def convert(
@@ -298,7 +287,6 @@ def convert(
     ]
     return ConversionReport(
         kinds=(checkpoint.kind, to),
-        path=destination,
         rows=rows,
         left_out=[*checkpoint.unused, *dropped],
         notes=notes,
@@ -306,9 +294,7 @@ def convert(
     )
 
 
-def as_mesh_checkpoint(
-    path: str | Path, workdir: str | Path, *, dtype: str | None = None, slots: bool = True
-) -> str:
+def as_mesh_checkpoint(path: str | Path, workdir: str | Path, *, slots: bool = True) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
     A Mesh TensorFlow checkpoint, even on gs://, is used directly. Any other checkpoint is converted
@@ -317,7 +303,6 @@ def as_mesh_checkpoint(
     Args:
       path: a checkpoint in any format.
       workdir: the folder for converted checkpoints.
-      dtype: the dtype of the parameters; None keeps the source's dtypes.
       slots: whether to convert the optimizer's state.
 
     Raises:
@@ -334,10 +319,10 @@ def as_mesh_checkpoint(
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    source_hash = fingerprint(kind, location, f"{dtype} {slots}")
+    source_hash = fingerprint(kind, location, f"None {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
-        _convert_once(location, folder, _choose_mesh_options(location, dtype, slots=slots))
+        _convert_once(location, folder, _choose_mesh_options(location, slots=slots))
     return recognise(folder)[1]
 
 
@@ -368,16 +353,8 @@ def make_plan(
     facts = _choose_facts(source, to, options, notes)
     origin = f"{_TITLES[source.kind]}: {any_path(source.path).name}"
     plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, options, origin))
-    lost = len(entries) - len(plan.entries)
-    if lost:
-        notes.append(
-            f"{lost:,} optimizer slots are left out: {FORMATS[to].title} does not store them"
-        )
-    if to == "t5x" and len(entries) == len(source.parameters):
-        notes.append(
-            "without an optimizer's state, T5X can use this checkpoint only for inference, or for "
-            "training with RestoreCheckpointConfig.fallback_to_scratch = True"
-        )
+    if lost := len(entries) - len(plan.entries):
+        notes.append(f"{lost:,} optimizer slots are left out: {to} does not store them")
     return plan, notes
 
 
@@ -387,19 +364,16 @@ def _choose_facts(
     facts = source.facts
     activation = options.activation or facts.activation
     if activation is None:
-        activation = "gelu" if source.model.gated else "relu"
-        kind = "T5 1.1, T0, mT5" if source.model.gated else "T5 1.0"
+        activation = source.model.usual_activation
         if to != "t5x":  # T5X does not store the activation
             notes.append(
                 f"the source does not name its feed-forward activation: using {activation}, as in "
-                f"{kind} (set another with --activation)"
+                "T5 (set another with --activation)"
             )
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
     if options.activation and facts.activation and options.activation != facts.activation:
-        raise UserError(
-            f"--activation {options.activation}, but {source.path} has {facts.activation}"
-        )
+        raise UserError(f"--activation {activation}, but {source.path} has {facts.activation}")
     step = options.step if options.step is not None else facts.step
     if step != facts.step and facts.step is not None:
         notes.append(f"step {step:,} is written; the source has {facts.step:,}")
@@ -426,15 +400,7 @@ def _choose_tokenizer(
         return pieces
     if facts.tokenizer_fault:
         notes.append(f"no tokenizer is written (set one with --vocab): {facts.tokenizer_fault}")
-        return None
-    default = options.usual_tokenizer
-    if default and not tokenizer.fits(default, rows):
-        notes.append(
-            f"{default} has {tokenizer.ids(default):,} ids, but the model has {rows:,} embeddings: "
-            "it is another model's tokenizer, and none is written (set one with --vocab)"
-        )
-        return None
-    return default
+    return None
 
 
 def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dtype | None:
@@ -530,18 +496,13 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
     parent = Path(tempfile.gettempdir()) if remote else destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except OSError as error:
-        raise UserError(f"{parent} cannot be written: {error.strerror}") from error
-    try:
-        yield folder
-        if remote:
-            _upload(folder, destination, last)
-        else:
-            os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
-    except OSError as error:
-        raise UserError(f"{destination} cannot be written: {error}") from error
+        with publishing.writing(str(destination)):
+            folder.mkdir(parents=True)
+            yield folder
+            if remote:
+                _upload(folder, destination, last)
+            else:
+                os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -554,14 +515,13 @@ def _upload(folder: Path, destination: Path, last: str) -> None:
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.match(last))
-    with publishing.writing(str(destination)):
-        for name in paths.list_names(destination):
-            if name != _UNFINISHED:
-                paths.remove(destination / name)
-        (destination / _UNFINISHED).write_text("a conversion that is running, or was stopped\n")
-        for path in files:
-            paths.copy(path, destination / path.relative_to(folder))
-        paths.remove(destination / _UNFINISHED)
+    for name in paths.list_names(destination):
+        if name != _UNFINISHED:
+            paths.remove(destination / name)
+    (destination / _UNFINISHED).write_text("a conversion that is running, or was stopped\n")
+    for path in files:
+        paths.copy(path, destination / path.relative_to(folder))
+    paths.remove(destination / _UNFINISHED)
 
 
 def _remove_unfinished(parent: Path) -> None:
@@ -575,18 +535,18 @@ def _remove_unfinished(parent: Path) -> None:
                 paths.remove(path)
 
 
-def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
+def _choose_mesh_options(location: str, *, slots: bool) -> ConversionOptions:
     with contextlib.closing(open_source(location, keep_slots=slots)) as source:
         rows = source.model.vocabulary
         dtypes = {entry.dtype for entry in source.parameters.values()}
         padded = -(-rows // 128) * 128
         return ConversionOptions(
             step=source.facts.step or 0,
-            dtype=dtype or (None if dtypes in ({FLOAT32}, {BFLOAT16}) else "float32"),
+            dtype=None if dtypes in ({FLOAT32}, {BFLOAT16}) else "float32",
             vocabulary_rows=padded if padded != rows else None,
             # The run's gin files define the model, so the gin file next to the checkpoint is not
             # used.
-            activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
+            activation=source.facts.activation or source.model.usual_activation,
             drop_slots=not slots or padded != rows,
         )
 

@@ -21,10 +21,10 @@ import re
 import sys
 from pathlib import Path
 
-from t0.checkpoints import conversion, hugging_face, look_alikes, operative_config, tokenizer
+from t0.checkpoints import conversion, look_alikes, operative_config, tokenizer
 from t0.checkpoints.formats import BFLOAT16, CheckpointSource
-from t0.checkpoints.shape import ModelShape
 from t0.errors import UserError, describe_remote
+from t0.files import publishing
 from t0.files.any_path import any_path
 
 MODEL_FILE = "model.gin"
@@ -49,14 +49,12 @@ class Described:
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of the checkpoint's model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
-      model: the model's shape; None if it is not a T5 encoder-decoder.
     """
 
     source: str
     checkpoint: str
     gin_file: str
     vocabulary: str | None
-    model: ModelShape | None
 
 
 def locate(path: str) -> tuple[str, str]:
@@ -90,7 +88,7 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
     kind, prefix_or_folder = conversion.recognise(path)
     if kind != "mtf":
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
-            model, facts = opened.model, opened.facts
+            facts = opened.facts
         if line := tokenizer.difference(facts, vocabulary):
             print(f"note: {line}", file=sys.stderr)
         elif facts.tokenizer_fault and not vocabulary:
@@ -100,33 +98,33 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(source, prefix, config, pieces and str(pieces), model)
+        return Described(source, prefix, config, pieces and str(pieces))
     config = Path(prefix_or_folder).parent / operative_config.FILE
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
             gin_file = str(_write(opened, output / MODEL_FILE))
-            model, pieces = opened.model, opened.facts.tokenizer
+            pieces = opened.facts.tokenizer
     except UserError as error:
         if not config.is_file():
             raise
         print(f"note: {error}; its model is read from {config}", file=sys.stderr)
-        gin_file, model, pieces = str(config), None, None
-    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces), model)
+        gin_file, pieces = str(config), None
+    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces))
 
 
 def _write(source: CheckpointSource, path: Path) -> Path:
     facts = source.facts
     activation = facts.activation
     if activation is None:
-        activation = "gelu" if source.model.gated else "relu"
+        activation = source.model.usual_activation
         print(
             f"note: {source.path} has no operative_config.gin that names its feed-forward "
-            f"activation: using {activation}, as in {'T5 1.1' if source.model.gated else 'T5'}",
+            f"activation: using {activation}, as in T5",
             file=sys.stderr,
         )
-    try:
+    dtypes = {entry.dtype for entry in source.parameters.values()}
+    with publishing.writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        dtypes = {entry.dtype for entry in source.parameters.values()}
         operative_config.write_operative(
             path,
             source.model,
@@ -136,8 +134,6 @@ def _write(source: CheckpointSource, path: Path) -> Path:
             legacy_norms=facts.legacy_norms,
             source=f"the tensors of {Path(source.path).name!r}",
         )
-    except OSError as error:
-        raise UserError(f"{path.parent} cannot be written: {error.strerror} (--output)") from error
     return path
 
 
@@ -161,16 +157,12 @@ def fetch(name: str) -> tuple[str, str]:
 
     repo, _, revision = name.partition("@")
     try:
-        if _is_offline():
-            raise ConnectionError("HF_HUB_OFFLINE is set")
         model = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
         files = [sibling.rfilename for sibling in model.siblings or ()]
         patterns = _choose_files(files, name)
         folder = snapshot_download(repo, revision=model.sha, allow_patterns=patterns)
     except _faults() as error:
         folder = _find_downloaded(repo, revision, error)
-    if not hugging_face.is_folder(Path(folder)):
-        raise UserError(f"{name}: {folder} has no config.json or weights; is it a T5?")
     return folder, f"{repo}@{Path(folder).name}"
 
 
@@ -181,10 +173,7 @@ def _choose_files(files: list[str], name: str) -> list[str]:
         if any(Path(file).match(pattern) for file in top_level):
             kind = Path(pattern).suffix
             return [*_COMPANIONS, pattern, f"*{kind}.index.json"]
-    raise UserError(
-        f"{name} has neither safetensors nor pytorch_model.bin; its files: "
-        f"{', '.join(top_level[:8]) or 'none'}"
-    )
+    raise UserError(f"{name} has neither safetensors nor pytorch_model.bin")
 
 
 def _find_downloaded(repo: str, revision: str, error: Exception) -> str:
@@ -193,18 +182,13 @@ def _find_downloaded(repo: str, revision: str, error: Exception) -> str:
     try:
         return snapshot_download(repo, revision=revision or None, local_files_only=True)
     except _faults():
-        owner, _, short = repo.partition("/")
+        short = repo.rpartition("/")[2]
         at = f" --revision {revision}" if revision else ""
         raise UserError(
             f"{repo} is not a folder here, and on the hub it is {describe_remote(error)}. On a "
-            f"machine with a network, run: hf download {repo}{at} --local-dir {short} (as {owner} "
-            f"publishes it: config.json, the weights and spiece.model). Copy the folder {short} "
-            f"here, and use its path"
+            f"machine with a network, run: hf download {repo}{at} --local-dir {short}. Copy the "
+            f"folder {short} here, and use its path"
         ) from None
-
-
-def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
 
 def _faults() -> tuple[type[Exception], ...]:

@@ -216,9 +216,7 @@ class ConversionOptions:
     Attributes:
       step: the step to open in the source. If the source has no step, the step to write.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
-      tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model to copy if the source has no tokenizer. It is copied
-        only if it fits the model's number of embeddings.
+      tokenizer: the SentencePiece model to copy next to the tensors; by default the source's.
       vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
         padding token's row.
       activation: the activation of the feed-forward layers, which is needed if the source does not
@@ -231,7 +229,6 @@ class ConversionOptions:
     step: int | None = None
     dtype: str | None = None
     tokenizer: Path | None = None
-    usual_tokenizer: Path | None = None
     vocabulary_rows: int | None = None
     activation: str | None = None
     drop_slots: bool = False

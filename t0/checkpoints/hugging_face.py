@@ -41,6 +41,8 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 # The engines support only these values.
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
+# transformers writes null if a model never had a start token, and may write a list of end tokens.
+_ALSO_ALLOWED = {"decoder_start_token_id": (None,), "eos_token_id": ([1],)}
 _MT5_ROWS = 250_112  # the number of embeddings of every public mT5
 _ACTIVATIONS = {
     "relu": (False, "relu"),
@@ -55,6 +57,7 @@ _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
 # is a bias in one of T5's first releases, which no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_NUMBER = re.compile("[0-9]{1,18}")
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
 _SHARED = "shared.weight"
 
@@ -73,8 +76,9 @@ class HfSource(CheckpointSource):
 
     kind = "hf"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
+        del keep_slots  # the format has no slots
         look_alikes.check(folder)
         config = read_config(folder)
         self._weights = open_weights(folder)
@@ -101,8 +105,10 @@ class HfSource(CheckpointSource):
         activation = _read_activation(folder, config, self.model)
         _check_settings(folder, config, self.model, activation)
         pieces, fault = tokenizer.find(folder)
+        step = metadata.get("step", "")
         self.facts = CheckpointFacts(
-            step=_read_step(metadata, str(folder)),
+            # Other programs may write other texts as "step".
+            step=checked_step(int(step), str(folder)) if _NUMBER.fullmatch(step) else None,
             activation=activation,
             dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
             model_type=config["model_type"],
@@ -127,18 +133,14 @@ class HfSource(CheckpointSource):
         If several tensors share memory, the files store only one tensor, under any one of the keys.
 
         Raises:
-          UserError: if there is no embedding. The message lists the existing keys.
+          UserError: if there is no embedding.
         """
         keys = [_SHARED, *_EMBEDDING_COPIES]
         if config.get("tie_word_embeddings") is not False:
             keys.append(names.hf_name(_HEAD))
         present = [key for key in keys if key in self._weights.tensors]
         if not present:
-            stored = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
-            raise UserError(
-                f"{self.path} has no embedding; expected {' or '.join(keys)}. Its {len(stored):,} "
-                f"keys are:{listed(stored)}"
-            )
+            raise UserError(f"{self.path} has no embedding; expected {' or '.join(keys)}")
         return present[0]
 
     def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
@@ -165,17 +167,14 @@ class HfSource(CheckpointSource):
             copies[_NEVER_USED] = "no layer uses it"
         return copies
 
-    def _check_head(self, config: dict, scaled: bool) -> None:
+    def _check_head(self, config: dict[str, Any], scaled: bool) -> None:
+        """Checks that the config's tie_word_embeddings, which scales outputs, fits the tensors."""
         if self.model.tied and not scaled:
-            raise UserError(
-                f"{self.path} has no lm_head.weight, but its config.json says tie_word_embeddings "
-                "= false: the output matrix is missing"
-            )
+            raise UserError(f"{self.path} has no lm_head.weight, but tie_word_embeddings is false")
         if not self.model.tied and scaled and config["model_type"] == "t5":
             raise UserError(
-                f"{self.path} has an untied lm_head.weight, but its config.json says "
-                "tie_word_embeddings = true, which also scales the outputs. For a T5 1.1 set it to "
-                "false"
+                f"{self.path} has an untied lm_head.weight, but tie_word_embeddings is true. For a "
+                "T5 1.1 set it to false"
             )
 
 
@@ -204,9 +203,7 @@ class HfTarget(CheckpointTarget):
         """Leaves out slots, and checks that Hugging Face's T5 has the feed-forward layer."""
         function = plan.facts.activation
         if (plan.model.gated, function) not in _PROJECTIONS:
-            raise UserError(
-                f"Hugging Face's T5 has no feed-forward layer with {function} and no gate"
-            )
+            raise UserError(f"Hugging Face's T5 has no layer with {function} and no gate")
         entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
         return dataclasses.replace(plan, entries=entries)
 
@@ -238,17 +235,6 @@ class HfTarget(CheckpointTarget):
         return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def _read_step(metadata: dict[str, str], where: str) -> int | None:
-    """Returns the step in a header's metadata; None if it is missing or not an integer.
-
-    Other programs may write other texts as "step", so a text that is not an integer is ignored.
-    """
-    step = metadata.get("step", "")
-    if not re.fullmatch(r"[0-9]{1,4000}", step):
-        return None
-    return checked_step(int(step), where)
-
-
 def _plan_shards(plan: TargetPlan) -> list[dict]:
     shards: list[dict] = [{}]
     size = 0
@@ -269,22 +255,16 @@ def read_config(folder: Path) -> dict[str, Any]:
       UserError: if there is no config, or its architecture is not a T5.
     """
     if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"{folder} has no {CONFIG}: the model's architecture is unknown"
-            f"{look_alikes.hint(folder)}"
-        )
+        raise UserError(f"{folder} has no {CONFIG}{look_alikes.hint(folder)}")
     config = read_json(folder / CONFIG)
     if config.get("quantization_config"):
         raise UserError(
-            f"{folder / CONFIG}: the weights are quantized (quantization_config). Use the folder "
-            "of the model before quantization"
+            f"{folder / CONFIG}: quantized weights (quantization_config) cannot be read"
         )
     kind = config.get("model_type")
     if kind not in look_alikes.T5_TYPES:
-        raise UserError(
-            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; expected one of "
-            f"{', '.join(look_alikes.T5_TYPES)}"
-        )
+        types = ", ".join(look_alikes.T5_TYPES)
+        raise UserError(f"{folder / CONFIG}: model_type = {shown(kind)}; expected one of {types}")
     return config
 
 
@@ -308,11 +288,9 @@ def _read_activation(folder: Path, config: dict[str, Any], model: ModelShape) ->
     layer = _ACTIVATIONS.get(name) if isinstance(name, str) else None
     gated, function = layer or (None, None)
     if gated != model.gated:
-        matching = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
-        raise UserError(
-            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors need "
-            f"{' or '.join(matching)}"
-        )
+        fitting = " or ".join(n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated)
+        value = f"feed_forward_proj = {shown(name)}"
+        raise UserError(f"{folder / CONFIG}: {value}; the tensors need {fitting}")
     return function
 
 
@@ -362,13 +340,12 @@ def _describe_model(model: ModelShape) -> dict[str, Any]:
 
 
 def _list_differences(config: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    # transformers writes null if a model never had a start token. A list with one end token counts
-    # as that token.
-    absent = {"decoder_start_token_id": (None,)}
     return [
         f"{key} = {shown(config[key])}, expected {value}"
         for key, value in expected.items()
-        if key in config and config[key] not in (value, [value], *absent.get(key, ()))
+        if key in config
+        and config[key] not in _ALSO_ALLOWED.get(key, ())
+        and (config[key] != value or isinstance(config[key], bool) != isinstance(value, bool))
     ]
 
 

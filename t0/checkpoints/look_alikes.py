@@ -8,7 +8,6 @@
 Folders that only look like checkpoints are outputs of a Trainer, and folders of the hub's cache.
 """
 
-import contextlib
 from pathlib import Path
 
 from t0.checkpoints.shape import listed
@@ -45,14 +44,10 @@ def check(folder: Path) -> None:
     """
     if not (folder / ADAPTER).is_file() or not _has_weights(folder):
         return
-    config = {}
-    with contextlib.suppress(UserError):
-        config = read_json(folder / ADAPTER)
-    kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     raise UserError(
-        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base}) next to a model. Move "
-        f"{ADAPTER} and adapter_model.safetensors to another folder. If you want to use the "
-        f"adapter, name it with --adapter{hint(folder)}"
+        f"{folder / ADAPTER}: the folder has an adapter next to a model. Move {ADAPTER} and "
+        "adapter_model.safetensors to another folder. If you want to use the adapter, name it with "
+        f"--adapter{hint(folder)}"
     )
 
 

@@ -29,6 +29,7 @@ from t0.errors import UserError
 from t0.files.any_path import any_path
 
 STEP = "global_step"
+_SLOT = re.compile(r"(_slot_\w+|/adam_[mv])$")
 
 
 def find_prefix(path: Path, step: int | None) -> str | None:
@@ -67,8 +68,8 @@ class MtfSource(CheckpointSource):
 
     kind = "mtf"
 
-    def __init__(self, prefix: str, *, keep_slots: bool = True) -> None:
-        super().__init__(prefix)
+    def __init__(self, prefix: str | Path, *, keep_slots: bool = True) -> None:
+        super().__init__(str(prefix))
         self._reader = BundleReader(prefix)
         unknown = []
         # In file order, so that files are read sequentially.
@@ -79,7 +80,7 @@ class MtfSource(CheckpointSource):
             name = names.from_mtf(native)
             if native == STEP:
                 continue
-            if not keep_slots and _is_slot(native):
+            if not keep_slots and _SLOT.search(native):
                 self.unused.append((native, "optimizer slots are not read"))
             elif name is None:
                 unknown.append(native)
@@ -164,7 +165,3 @@ class MtfTarget(CheckpointTarget):
     def close(self) -> None:
         """Closes the current data file."""
         self._writer.close()
-
-
-def _is_slot(native: str) -> bool:
-    return re.search(r"(_slot_\w+|/adam_[mv])$", native) is not None

@@ -25,7 +25,6 @@ Mesh TensorFlow chooses the row factor by the sizes of the dimensions.
 """
 
 import dataclasses
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -48,6 +47,7 @@ from t0.checkpoints.formats import (
 from t0.checkpoints.shape import combined, factored_axes
 from t0.errors import UserError
 from t0.files.paths import copy, is_remote
+from t0.files.publishing import to_disk
 
 _VERSION = 3
 INDEX = "checkpoint"
@@ -163,13 +163,11 @@ def _parse_zarr_specs(tree: Any) -> Any:
 
 def _parse_zarr(spec: dict[str, Any]) -> ZarrArray:
     if spec["driver"] != "zarr":
-        raise UserError(
-            f"an array is stored by TensorStore's driver {spec['driver']!r}; expected zarr"
-        )
+        raise ValueError(f"an array is stored by the driver {spec['driver']!r}; expected zarr")
     # TensorStore 0.1.14 moved the path from the spec into the spec's key-value store.
     folder = str(spec["kvstore"].get("path", spec.get("path", ""))).strip("/")
     if not folder or Path(folder).is_absolute() or ".." in Path(folder).parts:
-        raise UserError(f"an array is stored in {folder!r}, outside the checkpoint's folder")
+        raise ValueError(f"an array is stored in {folder!r}, outside the checkpoint's folder")
     name = spec.get("dtype") or spec["metadata"].get("dtype", "").lstrip("<>|")
     name = {"f4": "float32", "f2": "float16", "f8": "float64", "u2": "uint16"}.get(name, name)
     packed = name == "uint16"
@@ -213,10 +211,8 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
         if expected.packed_bfloat16 and dtype == np.uint16:
             dtype = expected.dtype
         if store.shape != expected.shape or dtype != expected.dtype:
-            raise UserError(
-                f"{folder} has {dtype} {list(store.shape)}, the index says {expected.dtype} "
-                f"{list(expected.shape)}"
-            )
+            claim = f"{expected.dtype} {list(expected.shape)}"
+            raise UserError(f"{folder} has {dtype} {list(store.shape)}, the index says {claim}")
         return store.read().result().view(dtype)
     except ValueError as error:
         reason = str(error).splitlines()[0].split(" [source")[0]
@@ -269,8 +265,7 @@ class ZarrWriter:
     def finish(self) -> None:
         """Waits until the array is on disk."""
         for path in self._folder.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            to_disk(str(path))
 
 
 def chunk_shape(shape: tuple[int, ...], elements: int, *, stacked: bool = False) -> tuple[int, ...]:
@@ -324,12 +319,6 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     return complete.get(max(complete, default=None) if step is None else step)
 
 
-def _read_step(leaf: Any, where: str) -> int:
-    if isinstance(leaf, np.ndarray | np.generic) and leaf.size == 1:
-        leaf = leaf.item()
-    return checked_step(leaf, where)
-
-
 class T5xSource(CheckpointSource):
     """A T5X checkpoint.
 
@@ -355,7 +344,8 @@ class T5xSource(CheckpointSource):
         step, unknown, slots = None, [], []
         for path, leaf in leaves(tree):
             if path == "state/step":
-                step = _read_step(leaf, str(folder / INDEX))
+                value = leaf.item() if getattr(leaf, "size", 0) == 1 else leaf
+                step = checked_step(value, str(folder / INDEX))
             elif not isinstance(leaf, np.ndarray | ZarrArray):
                 unknown.append(path)
             elif path.startswith("target/"):
@@ -484,10 +474,7 @@ class T5xTarget(CheckpointTarget):
         slot_of = {name: names.split_slot(name)[1] for name in plan.entries}
         kept = {n: e for n, e in plan.entries.items() if slot_of[n] not in names.ADAM_SLOTS}
         if plan.options.scan_layers and any(slot_of[name] for name in kept):
-            raise UserError(
-                "T5X factors the optimizer's state of stacked layers differently: add --drop_slots "
-                "to --scan_layers"
-            )
+            raise UserError("--scan_layers stacks only weights: add --drop_slots")
         return dataclasses.replace(plan, entries=kept)
 
     def write(self, name: str, array: np.ndarray) -> None:

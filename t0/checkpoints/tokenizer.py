@@ -142,12 +142,6 @@ def ids(path: Path) -> int:
     return len(model.pieces) + (0 if _count_sentinels(model) else _EXTRA_IDS)
 
 
-def fits(path: Path, rows: int) -> bool:
-    """Returns whether a model with `rows` embeddings, padded or not, can have this vocabulary."""
-    count = ids(path)
-    return rows in (count, -(-count // _PADDED_TO) * _PADDED_TO)
-
-
 def check(path: Path, rows: int) -> None:
     """Checks that every id of a SentencePiece model, including sentinels, has an embedding.
 
@@ -222,9 +216,8 @@ def _find(folder: Path) -> Path | None:
     exported = _extract_essence(files[-1]) if files[-1].suffix == ".json" else None
     if exported and len(files) == 2 and _extract_essence(files[0]) != exported:
         raise UserError(
-            f"{files[0]} and {JSON_FILE} next to it are different tokenizers; "
-            "transformers reads the second. Remove the wrong one, or set the vocabulary with "
-            "--vocab"
+            f"{files[0]} and {JSON_FILE} next to it are different tokenizers; transformers reads "
+            "the second. Remove the wrong one, or set the vocabulary with --vocab"
         )
     return files[0]
 

@@ -260,9 +260,7 @@ def _check_tiled(folder: Path, key: str, row_ranges: list[_RowRange]) -> None:
     next_row = 0
     for rows in row_ranges:
         if not rows.shape or rows.first != next_row or rows.shape[1:] != row_ranges[0].shape[1:]:
-            raise UserError(
-                f"{folder}: the rows of {key!r:.100} do not fit together: it is damaged"
-            )
+            raise UserError(f"{folder} is damaged: the rows of {key!r:.100} do not fit together")
         next_row += rows.shape[0]
 
 

@@ -123,16 +123,11 @@ def open_weights(folder: Path) -> Weights:
         shard_of = _shards_by_key(folder / index)
         missing = sorted(name for name in set(shard_of.values()) if not (folder / name).is_file())
         if missing:
-            raise UserError(
-                f"{folder / index} names {len(missing):,} files that are missing. Copy them, or "
-                f"save the model again:{listed(missing)}"
-            )
+            raise UserError(f"{folder / index} names missing files:{listed(missing)}")
         if shard_of:
             return open_files(folder, shard_of)
-    raise UserError(
-        f"{folder} has no weights; expected {SINGLE}, or {INDEX} with its shards"
-        f"{look_alikes.hint(folder)}"
-    )
+    files = f"{SINGLE}, or {INDEX} with its shards"
+    raise UserError(f"{folder} has no weights; expected {files}{look_alikes.hint(folder)}")
 
 
 def open_file(path: Path) -> Weights:
@@ -230,10 +225,8 @@ def _read_files(
         for native, tensor in read(index.with_name(name)).items():
             key = _without_wrappers(native)
             if key in tensors:
-                raise UserError(
-                    f"{single.parent} has two tensors {shown(key)}, in two files, or with and "
-                    "without a wrapper's prefix"
-                )
+                fault = f"two tensors {shown(key)}, in two files or with a wrapper's prefix"
+                raise UserError(f"{single.parent} has {fault}")
             tensors[key] = tensor
     if shard_of and (wrong := sorted(tensors.keys() ^ set(map(_without_wrappers, shard_of)))):
         raise UserError(f"{index} and its files disagree on:{listed(wrong)}")
@@ -274,7 +267,10 @@ def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + offset for offset in fact["data_offsets"])
-            tensors[key] = _describe_tensor(path, key, tuple(fact["shape"]), fact["dtype"], end)
+            shape = tuple(fact["shape"])
+            if fact["dtype"] not in _DTYPES or not all(type(n) is int and n >= 0 for n in shape):
+                raise ValueError(f"{shown(key)} is {shown(fact['dtype'])} {shown(shape)}")
+            tensors[key] = StoredTensor(path, shape, _DTYPES[fact["dtype"]], end)
             if first != end or last != end + tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
             end += tensors[key].nbytes
@@ -288,16 +284,6 @@ def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor
             "Copy it again"
         ) from error
     return tensors
-
-
-def _describe_tensor(
-    path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int
-) -> StoredTensor:
-    if dtype not in _DTYPES:
-        raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"{shown(key)} has the shape {shown(shape)}")
-    return StoredTensor(path, shape, _DTYPES[dtype], first)
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
@@ -377,16 +363,12 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{path} cannot be read as weights only: {reason}. It is a pickle, which can run any "
-            "code when opened otherwise. Use the model's safetensors files"
+            f"{path} cannot be read as weights only ({reason}): use the model's safetensors files"
         ) from error
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        raise UserError(
-            f"{path} contains more than a model's tensors. Save only model.state_dict(), or use "
-            "the model's safetensors files"
-        )
+        raise UserError(f"{path} contains more than tensors: save only model.state_dict()")
     return {key: (path, tensor.detach()) for key, tensor in state.items()}
 
 

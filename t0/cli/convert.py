@@ -6,9 +6,7 @@ t0 convert --check /models/t0_3b /models/t0_3b_mtf
 """
 
 import argparse
-import os
 import sys
-from pathlib import Path
 
 from t0.checkpoints import FORMATS, ConversionOptions, ConversionReport
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
@@ -31,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, metavar="N", help="which checkpoint of SRC; the step to write in DST")
     dtype = f"type of the parameters: {', '.join(DTYPES)}; default: SRC's"
     add("--dtype", metavar="TYPE", help=dtype)
-    vocabulary = "SentencePiece model (default: SRC's, else T0_VOCAB if it fits)"
+    vocabulary = "SentencePiece model (default: SRC's)"
     add("--vocab", metavar="PATH", help=vocabulary)
     rows = "pad or cut the vocabulary to N embeddings"
     add("--vocabulary_rows", type=int, metavar="N", help=rows)
@@ -59,9 +57,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.to:
         raise UserError(f"--to must name the format of {args.destination}: {', '.join(FORMATS)}")
     if bool(args.adapter) != args.merge:
-        raise UserError(
-            "--adapter and --merge belong together: t0 convert SRC DST --adapter DIR --merge"
-        )
+        raise UserError("--adapter and --merge belong together")
     if args.scan_layers and args.to != "t5x":
         raise UserError(f"--scan_layers is for --to t5x, got --to {args.to}")
     return _convert(args)
@@ -77,42 +73,28 @@ _CONVERSION_FLAGS += ("adapter", "merge", "drop_slots", "scan_layers")
 def _convert(args: argparse.Namespace) -> int:
     from t0.checkpoints import adapter_folders, convert
 
-    options = ConversionOptions(
-        step=args.step,
-        dtype=args.dtype,
-        tokenizer=_find_file(args.vocab, "--vocab"),
-        usual_tokenizer=_find_file(os.environ.get("T0_VOCAB"), "T0_VOCAB"),
-        vocabulary_rows=args.vocabulary_rows,
-        activation=args.activation,
-        drop_slots=args.drop_slots,
-        scan_layers=args.scan_layers,
-    )
+    vocabulary = any_path(args.vocab) if args.vocab else None
+    if vocabulary and not vocabulary.is_file():
+        raise UserError(f"--vocab {vocabulary} is not a file")
+    names = ("step", "dtype", "vocabulary_rows", "activation", "drop_slots", "scan_layers")
+    chosen = {name: getattr(args, name) for name in names}
     report = convert(
         args.source,
         args.destination,
         to=args.to,
         adapter=adapter_folders.choose(args.adapter) if args.adapter else None,
-        options=options,
+        options=ConversionOptions(tokenizer=vocabulary, **chosen),
     )
-    _print_report(report, table=args.table)
+    _print_report(report, args.destination, table=args.table)
     return 0
 
 
-def _find_file(path: str | None, flag: str) -> Path | None:
-    # T0_VOCAB may name a remote vocabulary, because other commands can read it.
-    if not path or (flag == "T0_VOCAB" and "://" in path):
-        return None
-    file = any_path(path)
-    if not file.is_file():
-        raise UserError(f"{flag} {path} is not a file")
-    return file
-
-
-def _print_report(report: ConversionReport, *, table: bool) -> None:
+def _print_report(report: ConversionReport, destination: str, *, table: bool) -> None:
     """Prints the summary of a conversion, and its notes to stderr.
 
     Args:
       report: the conversion's report.
+      destination: the new folder.
       table: whether to print a line for every tensor.
     """
     if table:
@@ -126,7 +108,7 @@ def _print_report(report: ConversionReport, *, table: bool) -> None:
     source, target = report.kinds
     say(
         f"{source} -> {target}: {len(report.rows):,} tensors, {report.nbytes / 1e9:,.2f} GB; "
-        f"{len(report.left_out):,} left out\n{report.path}"
+        f"{len(report.left_out):,} left out\n{destination}"
     )
 
 

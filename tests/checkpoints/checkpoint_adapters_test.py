@@ -307,7 +307,7 @@ def test_adapter_with_a_quantized_base_is_refused(tmp_path, base):
     config = json.loads((base / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     (base / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the weights are quantized"):
+    with pytest.raises(UserError, match="quantized weights"):
         open_source(adapter)
 
 

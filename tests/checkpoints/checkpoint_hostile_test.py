@@ -174,7 +174,7 @@ def test_operative_config_unreadable_values_are_ignored(tmp_path, text):
 def test_operative_config_too_large_is_refused(tmp_path):
     source = write_mtf(tmp_path / "mtf", weights(V11))
     (source / operative_config.FILE).write_text("#" * (1 << 21))
-    refused(source, tmp_path, "not an operative config")
+    refused(source, tmp_path, "too large for an operative config")
 
 
 @pytest.mark.parametrize("step", [-1, 2**40, float("nan"), INJECTED, True, [1], None])
@@ -428,7 +428,8 @@ def test_safetensors_index_hostile_shard_names_are_refused(changed, tmp_path, sh
     folder = changed()
     index = json.dumps({"weight_map": {"shared.weight": shard}})
     (folder / "model.safetensors.index.json").write_text(index)
-    refused(folder, tmp_path, "")
+    (folder / "model.safetensors").unlink()
+    refused(folder, tmp_path, "index.json")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "zero"])

@@ -225,8 +225,8 @@ def test_t5x_unknown_parameters_or_states_are_refused(tmp_path):
     with pytest.raises(UserError, match="(?s)unknown.*decoder/adapter/kernel"):
         open_source(write_inline(tmp_path / "a", odd))
     adam = flat | {"state/param_states/decoder/decoder_norm/scale/mu": np.zeros(32, np.float32)}
-    with pytest.raises(UserError, match="(?s)unknown.*--drop_slots"):
-        open_source(write_inline(tmp_path / "b", adam))
+    # Slots of another optimizer than Adafactor are left out.
+    assert len(open_source(write_inline(tmp_path / "b", adam)).unused) == 1
     assert open_source(tmp_path / "b", keep_slots=False).unused
 
 

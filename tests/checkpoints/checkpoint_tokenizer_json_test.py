@@ -156,8 +156,7 @@ def test_tokenizer_json_unlike_sentencepiece_is_refused(json_only, tmp_path, cha
     assert message in found
     assert "--vocab" in found
     # The weights can be converted, without a tokenizer; an evaluation needs one.
-    options = ConversionOptions(usual_tokenizer=tmp_path / "not read")
-    report = convert(json_only, tmp_path / "out", to="hf", options=options)
+    report = convert(json_only, tmp_path / "out", to="hf")
     assert any("no tokenizer is written" in note for note in report.notes)
     assert not (tmp_path / "out" / "spiece.model").exists()
     with pytest.raises(UserError, match="cannot be read as a SentencePiece model"):
@@ -194,16 +193,16 @@ def test_tokenizer_json_of_older_transformers_is_read(json_only, pieces):
 def test_tokenizer_unlike_t5_is_not_exported(tmp_path, folder, options, reason):
     text = [f"rain and snow in {i} places" for i in range(99)]
     other = testing.train_vocabulary(tmp_path / "other.model", text, size=60, **options)
-    for name in ("usual_tokenizer", "tokenizer"):
-        settings = ConversionOptions(**{name: other}, vocabulary_rows=tokenizer.ids(other))
-        source, out = tmp_path / "mtf", tmp_path / name
-        if name == "tokenizer":
-            with pytest.raises(UserError, match=f"{other} {reason}"):
-                convert(source, out, to="hf", options=settings)
-            continue
-        notes = convert(source, out, to="hf", options=settings).notes
-        assert any("no tokenizer is written" in note for note in notes)
-        assert not list(out.glob("*token*")) + list(out.glob("spiece.model"))
+    settings = ConversionOptions(tokenizer=other, vocabulary_rows=tokenizer.ids(other))
+    source, out = tmp_path / "mtf", tmp_path / "out"
+    with pytest.raises(UserError, match=f"{other} {reason}"):
+        convert(source, out, to="hf", options=settings)
+    # Next to the source, it is left out.
+    (source / "spiece.model").write_bytes(other.read_bytes())
+    rows = ConversionOptions(vocabulary_rows=tokenizer.ids(other))
+    notes = convert(source, out, to="hf", options=rows).notes
+    assert any("no tokenizer is written" in note for note in notes)
+    assert not list(out.glob("*token*")) + list(out.glob("spiece.model"))
 
 
 def test_checkpoint_compare_different_tokenizer_or_activation(folder, tmp_path, pieces):
