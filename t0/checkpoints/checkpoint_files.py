@@ -26,7 +26,7 @@ from t0.files.any_path import any_path
 if TYPE_CHECKING:
     from t0.compat import tf1 as tf
 
-_STEP = "global_step"
+STEP = "global_step"
 # The embedding's names in Mesh TensorFlow's layouts. The last dimensions are [vocabulary, d_model].
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
@@ -62,10 +62,9 @@ def latest(model_dir: str) -> str | None:
         path = checkpoint_path(model_dir, step)
         try:
             BundleReader(path).close()
+            return path
         except UserError as error:
             reasons.append(str(error))
-        else:
-            return path
     if reasons:
         raise UserError(
             f"{model_dir} has {len(reasons)} checkpoints, but none is complete: {reasons[0]}. "
@@ -198,7 +197,7 @@ def global_step(checkpoint: str) -> int:
       UserError: if the checkpoint does not exist, or it cannot be read.
     """
     with _open(checkpoint) as reader:
-        return int(reader.load(_STEP)) if _STEP in reader.entries else 0
+        return int(reader.load(STEP)) if STEP in reader.entries else 0
 
 
 def weights_dtype(checkpoint: str) -> str | None:

@@ -42,7 +42,8 @@ def check(folder: Path) -> None:
     Raises:
       UserError: if there is such an adapter.
     """
-    if not (folder / ADAPTER).is_file() or not _has_weights(folder):
+    adapter = (folder / ADAPTER).is_file()
+    if not adapter or not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         return
     raise UserError(
         f"{folder / ADAPTER}: the folder has an adapter next to a model. Move {ADAPTER} and "
@@ -68,7 +69,3 @@ def _is_usable(path: Path) -> bool:
     files = [file for pattern in _WEIGHTS for file in path.glob(pattern)]
     hugging_face = [file for file in files if file.suffix in (".safetensors", ".bin")]
     return bool(files) and (len(hugging_face) < len(files) or (path / "config.json").is_file())
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)

@@ -14,7 +14,7 @@ import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
 from t0.checkpoints.bundle import BundleReader, BundleWriter, shape_of
-from t0.checkpoints.checkpoint_files import prefixes
+from t0.checkpoints.checkpoint_files import STEP, prefixes
 from t0.checkpoints.formats import (
     BFLOAT16,
     CheckpointFacts,
@@ -28,7 +28,6 @@ from t0.checkpoints.shape import combined
 from t0.errors import UserError
 from t0.files.any_path import any_path
 
-STEP = "global_step"
 _SLOT = re.compile(r"(_slot_\w+|/adam_[mv])$")
 
 

@@ -45,7 +45,6 @@ _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 # The SHA-256 of the vocabulary of T5, T0 and the LM-adapted models.
 T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
 _EXTRA_IDS = 100
-_PADDED_TO = 128
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
 # The files of a folder whose fields may add tokens to its tokenizer.

@@ -90,7 +90,7 @@ class RecordSource(OrderedSource):
         yield from self._read(split)
 
 
-class TextSource(seqio.DataSource):
+class TextSource(OrderedSource):
     """A SeqIO data source that yields documents in order, as records `{"text": str}`.
 
     Args:
@@ -100,11 +100,6 @@ class TextSource(seqio.DataSource):
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         super().__init__(splits=texts.splits)
-
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        """Returns False, because the shards in `list_shards` cannot be divided."""
-        return False
 
     def list_shards(self, split: str) -> Sequence[str]:
         """Returns a name for each shard."""

@@ -18,9 +18,9 @@ import torch
 
 from t0.checkpoints import adapter_folders, checkpoint_files, conversion, names
 from t0.checkpoints.bundle import BundleReader, shape_of
+from t0.checkpoints.checkpoint_files import STEP
 from t0.checkpoints.conversion import open_source
 from t0.checkpoints.formats import FLOAT32, CheckpointSource
-from t0.checkpoints.mtf import STEP
 from t0.checkpoints.shape import combined, expected_shapes
 from t0.errors import UserError
 from t0.torch import checkpointing
