@@ -254,7 +254,7 @@ UNREADABLE = {
     "other file": (settings(transformers_weights="other.safetensors"), "transformers_weights"),
     "adapter": (
         lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
-        "has an adapter .* next to a model",
+        "has an adapter next to a model",
     ),
     "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
 }
