@@ -417,8 +417,8 @@ class T5xSource(CheckpointSource):
             slot, axis = _translate_slot(_SLOTS[kind], name, shape, stacked=scanned)
             if scanned and (len(leaf.shape) <= axis or leaf.shape[axis] != len(canonical)):
                 return [path]
-            place = (axis, number) if scanned else None
-            self._add_entry(names.slot_name(name, slot), leaf, place, path)
+            layer = (axis, number) if scanned else None
+            self._add_entry(names.slot_name(name, slot), leaf, layer, path)
         return [] if canonical else [path]
 
     def _add_entry(
@@ -472,10 +472,10 @@ class T5xTarget(CheckpointTarget):
     def adapt_plan(plan: TargetPlan) -> TargetPlan:
         """Leaves out AdamW's slots, and checks that layers that will be stacked have no slots."""
         slot_of = {name: names.split_slot(name)[1] for name in plan.entries}
-        kept = {n: e for n, e in plan.entries.items() if slot_of[n] not in names.ADAM_SLOTS}
-        if plan.options.scan_layers and any(slot_of[name] for name in kept):
+        entries = {n: e for n, e in plan.entries.items() if slot_of[n] not in names.ADAM_SLOTS}
+        if plan.options.scan_layers and any(slot_of[name] for name in entries):
             raise UserError("--scan_layers stacks only weights: add --drop_slots")
-        return dataclasses.replace(plan, entries=kept)
+        return dataclasses.replace(plan, entries=entries)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
