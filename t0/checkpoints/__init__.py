@@ -13,35 +13,34 @@
 | `shape` | a model's dimensions, inferred from its tensors, and the expected shape of each tensor |
 | `formats` | the base classes of all formats: `CheckpointSource` and `CheckpointTarget` |
 | `mtf` | Mesh TensorFlow's model directories |
-| `bundle`, `saver_messages` | TensorFlow's checkpoint files, and the protocol buffers in them |
+| `bundle` | TensorFlow's checkpoint files |
 | `operative_config` | the gin file next to a checkpoint: reads, writes and checks it |
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
 | `adapter_folders` | adapters in PEFT's folders, merged into a base model |
 | `look_alikes` | folders that only look like checkpoints, such as outputs of a Trainer |
-| `tokenizer`, `tokenizer_json` | a checkpoint's SentencePiece model or `tokenizer.json` |
-| `t5x`, `t5x_files` | T5X's checkpoints; its msgpack index and zarr arrays |
+| `tokenizer` | a checkpoint's SentencePiece model or `tokenizer.json` |
+| `t5x` | T5X's checkpoints: a msgpack index and zarr arrays |
+| `torch_shards` | the PyTorch engine's checkpoints |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
-| `compare` | `compare` compares the tensors of two checkpoints, `compare_forward` their logits |
+| `compare` | compares the tensors and settings of two checkpoints |
+| `described` | a checkpoint, or a model on the Hugging Face hub, prepared for a run |
 | `checkpoint_files` | the steps, variables and vocabulary size of a model directory |
 
-TensorFlow is imported only when `compare` computes logits with Mesh TensorFlow.
+TensorFlow is never imported.
 """
 
 from t0.checkpoints.conversion import (
     FORMATS,
-    ConversionOptions,
     ConversionReport,
     as_mesh_checkpoint,
     convert,
     open_source,
     recognise,
 )
-from t0.checkpoints.formats import ACTIVATIONS, DTYPES, CheckpointSource
+from t0.checkpoints.formats import CheckpointSource, ConversionOptions
 
 __all__ = [
-    "ACTIVATIONS",
-    "DTYPES",
     "FORMATS",
     "ConversionOptions",
     "ConversionReport",

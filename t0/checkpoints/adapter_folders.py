@@ -150,12 +150,8 @@ def write(
     adapted = list(spec.projections or default)
     # The config has no task type, because PEFT 0.21 cannot load a config with a task type for a T5
     # of transformers 5.
-    config = {
-        "peft_type": kind,
-        _BASE: base.path,
-        "inference_mode": True,
-        "target_modules": adapted,
-    }
+    config = {"peft_type": kind, _BASE: base.path, "inference_mode": True}
+    config["target_modules"] = adapted
     if spec.method == "lora":
         config |= {"r": spec.rank, "lora_alpha": spec.alpha, "lora_dropout": spec.dropout}
         config |= {"bias": "none"}

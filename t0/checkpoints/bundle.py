@@ -18,15 +18,13 @@ its value is a `BundleEntryProto`.
 This module does not use TensorFlow, because TensorFlow is a library of 500 MB and copies whole
 tensors several times. This module holds one tensor in memory at a time, so a checkpoint may be
 larger than memory. It reads the same files as TensorFlow's C++ classes BundleReader and
-table::Table. It can also read blocks that are compressed with Snappy, such as those in checkpoints
-from within Google. Like TensorFlow, it writes uncompressed blocks.
+table::Table, except that the blocks must not be compressed. TensorFlow never compresses them.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """
 
 import contextlib
 import os
-import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,14 +33,13 @@ from typing import BinaryIO
 import google_crc32c
 import ml_dtypes
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from t0.checkpoints.formats import nbytes_of, pieces, read_into
-from t0.checkpoints.saver_messages import BundleEntry, BundleHeader
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
-from t0.files.paths import names_like
 from t0.files.protobuf_wire import read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
@@ -64,13 +61,64 @@ _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _BLOCK_BYTES = 262_144
 _RESTART_INTERVAL = 16
-_PLAIN, _SNAPPY = 0, 1
-_LARGEST_BLOCK_BYTES = 1 << 28
+_PLAIN = 0  # the compression type of a block that is not compressed
 _MOST_DATA_FILES = 100_000
 
 
-class DamagedIndexError(Exception):
-    """The bytes are not a complete index of a TensorFlow checkpoint."""
+# The protocol buffers of TensorFlow's saver, with the fields that we read or write. `BundleHeader`
+# and `BundleEntry` are the values in an index. `CheckpointState` is the text file `checkpoint` of a
+# model directory. Sizes and offsets are unsigned, so that a damaged value cannot be negative.
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_ONE, _MANY = _FIELD.LABEL_OPTIONAL, _FIELD.LABEL_REPEATED
+_UINT, _FIXED32, _DOUBLE = _FIELD.TYPE_UINT64, _FIELD.TYPE_FIXED32, _FIELD.TYPE_DOUBLE
+_BYTES, _TEXT = _FIELD.TYPE_BYTES, _FIELD.TYPE_STRING
+
+# Message -> its fields: name, number, optional or repeated, and type (or the name of a message).
+_MESSAGES = {
+    "Dim": [("size", 1, _ONE, _UINT)],
+    "Shape": [("dim", 2, _MANY, "Dim")],
+    "Version": [("producer", 1, _ONE, _UINT)],
+    "BundleHeader": [("num_shards", 1, _ONE, _UINT), ("version", 3, _ONE, "Version")],
+    "BundleEntry": [
+        ("dtype", 1, _ONE, _UINT),
+        ("shape", 2, _ONE, "Shape"),
+        ("shard_id", 3, _ONE, _UINT),
+        ("offset", 4, _ONE, _UINT),
+        ("size", 5, _ONE, _UINT),
+        ("crc32c", 6, _ONE, _FIXED32),
+        ("slices", 7, _MANY, _BYTES),
+    ],
+    "CheckpointState": [
+        ("model_checkpoint_path", 1, _ONE, _TEXT),
+        ("all_model_checkpoint_paths", 2, _MANY, _TEXT),
+        ("all_model_checkpoint_timestamps", 3, _MANY, _DOUBLE),
+        ("last_preserved_timestamp", 4, _ONE, _DOUBLE),
+    ],
+}
+
+
+def _define_messages() -> dict[str, type]:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="t0/saver_messages.proto", package="t0", syntax="proto3"
+    )
+    for name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for field, number, label, kind in fields:
+            other = {"type": kind}
+            if isinstance(kind, str):
+                other = {"type": _FIELD.TYPE_MESSAGE, "type_name": f".t0.{kind}"}
+            message.field.add(name=field, number=number, label=label, **other)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"t0.{name}"))
+        for name in _MESSAGES
+    }
+
+
+_CLASSES = _define_messages()
+BundleEntry, BundleHeader = _CLASSES["BundleEntry"], _CLASSES["BundleHeader"]
+CheckpointState = _CLASSES["CheckpointState"]
 
 
 def shape_of(entry: BundleEntry) -> tuple[int, ...]:
@@ -98,12 +146,12 @@ class BundleReader(contextlib.AbstractContextManager):
             with binary(index) as file:
                 shards, self.entries = read_index(file.read())
         except OSError as error:
-            raise UserError(f"checkpoint {self._prefix}: {error.strerror}: {index}") from error
-        except DamagedIndexError as error:
             raise UserError(
-                f"{index} is not a complete index of a TensorFlow checkpoint: {error}. Copy it "
-                "again"
+                f"checkpoint {self._prefix} cannot be read ({error.strerror}: {index}). Expected "
+                "the path of a checkpoint without its ending, such as /models/t5/model.ckpt-1000000"
             ) from error
+        except (DecodeError, IndexError, ValueError, struct.error) as error:
+            raise UserError(f"{index} is not a complete index: {error}. Copy it again") from error
         self._paths = [
             any_path(f"{self._prefix}.data-{i:05d}-of-{shards:05d}") for i in range(shards)
         ]
@@ -118,10 +166,7 @@ class BundleReader(contextlib.AbstractContextManager):
         """
         number = self.entries[name].dtype
         if number not in _DTYPES:
-            raise UserError(
-                f"{self._prefix}: {name} has TensorFlow's dtype {number}, which is not a number "
-                "type"
-            )
+            raise UserError(f"{self._prefix}: {name} has TensorFlow's dtype {number}, not a number")
         return _DTYPES[number]
 
     def load(self, name: str) -> np.ndarray:
@@ -163,19 +208,16 @@ class BundleReader(contextlib.AbstractContextManager):
         ends = [0] * len(self._paths)
         for name, entry in self.entries.items():
             if entry.slices:
-                raise UserError(
-                    f"{self._prefix}: {name} is a partitioned variable, which Mesh does not have"
-                )
+                raise UserError(f"{self._prefix}: {name} is a partitioned variable")
             if entry.shard_id >= len(ends):
                 raise UserError(f"{self._prefix}.index names more data files than it declares")
             ends[entry.shard_id] = max(ends[entry.shard_id], entry.offset + entry.size)
         for path, end in zip(self._paths, ends, strict=True):
             if not path.is_file():
                 raise UserError(f"{path} is missing: the checkpoint has {len(ends)} data files")
-            if path.stat().st_size < end:
-                raise UserError(
-                    f"{path} is truncated: {path.stat().st_size:,} bytes of {end:,}. Copy it again"
-                )
+            size = path.stat().st_size
+            if size < end:
+                raise UserError(f"{path} is truncated: {size:,} bytes of {end:,}. Copy it again")
 
 
 class BundleWriter:
@@ -239,30 +281,11 @@ class BundleWriter:
             self.close()
 
 
-def prefixes(folder: Path) -> dict[int, str]:
-    """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
-    pattern = re.compile(r"(model\.ckpt-(\d+))\.index")
-    matches = filter(None, map(pattern.fullmatch, names_like(folder, "model.ckpt-*.index")))
-    return dict(sorted((int(match[2]), str(folder / match[1])) for match in matches))
-
-
 def _extend_crc(crc: int, piece: np.ndarray) -> int:
     # google_crc32c accepts only read-only buffers.
     frozen = piece.view()
     frozen.flags.writeable = False
     return google_crc32c.extend(crc, frozen)
-
-
-def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
-    """Parses an index; returns the number of data files, and the entries by name.
-
-    Raises:
-      DamagedIndexError: if the bytes are truncated, changed, or not an index.
-    """
-    try:
-        return _read_index(data)
-    except (DecodeError, IndexError, ValueError, struct.error) as error:
-        raise DamagedIndexError("its structure is broken") from error
 
 
 def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
@@ -273,9 +296,14 @@ def write_index(entries: Mapping[str, BundleEntry], *, shards: int) -> bytes:
     return _write_table(rows)
 
 
-def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+def read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
+    """Parses an index; returns the number of data files, and the entries by name.
+
+    Raises:
+      ValueError, IndexError, DecodeError or struct.error: if the bytes are not a complete index.
+    """
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise DamagedIndexError("its footer is wrong")
+        raise ValueError("its footer is wrong")
     footer = data[-_FOOTER_BYTES:]
     _, position = _read_handle(footer, 0)
     index_handle, _ = _read_handle(footer, position)
@@ -284,14 +312,14 @@ def _read_index(data: bytes) -> tuple[int, dict[str, BundleEntry]]:
         handle, _ = _read_handle(value, 0)
         read_bytes += handle[1]
         if read_bytes > len(data):  # two references to one block, which no valid index has
-            raise DamagedIndexError("its blocks are larger than the file")
+            raise ValueError("its blocks are larger than the file")
         for key, proto in _read_block(data, handle):
             if key:
                 entries[key.decode()] = BundleEntry.FromString(proto)
             else:
                 shards = BundleHeader.FromString(proto).num_shards
     if shards > _MOST_DATA_FILES:
-        raise DamagedIndexError(f"it counts {shards} data files")
+        raise ValueError(f"it counts {shards} data files")
     return shards, entries
 
 
@@ -300,10 +328,11 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
     block = data[offset : offset + size]
     trailer = data[offset + size : offset + size + _TRAILER_BYTES]
     if len(trailer) < _TRAILER_BYTES:
-        raise DamagedIndexError("a block is cut off")
+        raise ValueError("a block is cut off")
     if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
-        raise DamagedIndexError("a block's checksum does not match")
-    block = _decompress(block, trailer[0])
+        raise ValueError("a block's checksum does not match")
+    if trailer[0] != _PLAIN:
+        raise ValueError("a block is compressed, which TensorFlow never does")
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
     rows, position, key = [], 0, b""
@@ -316,22 +345,6 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
         rows.append((key, block[position : position + length]))
         position += length
     return rows
-
-
-def _decompress(block: bytes, compression: int) -> bytes:
-    if compression == _PLAIN:
-        return block
-    if compression != _SNAPPY:
-        raise DamagedIndexError(f"a block is compressed in an unknown way ({compression})")
-    import pyarrow
-
-    size, _ = read_varint(block, 0)
-    if size > _LARGEST_BLOCK_BYTES:
-        raise DamagedIndexError(f"a block unpacks to {size:,} bytes")
-    try:
-        return pyarrow.decompress(block, size, codec="snappy", asbytes=True)
-    except (OSError, ValueError) as error:
-        raise DamagedIndexError("a block cannot be unpacked") from error
 
 
 def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:
@@ -375,15 +388,10 @@ def _append_block(out: bytearray, rows: list[tuple[bytes, bytes]]) -> bytes:
         block += key[shared:] + value
         previous = key
     block += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-    typed = typed_block(bytes(block))
+    typed = bytes(block) + bytes([_PLAIN])
     handle = varint(len(out)) + varint(len(typed) - 1)
     out += typed + struct.pack("<I", masked_crc(typed))
     return handle
-
-
-def typed_block(block: bytes) -> bytes:
-    """Returns a block of the index, followed by the byte that means "not compressed"."""
-    return block + bytes([_PLAIN])
 
 
 def _read_handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:

@@ -6,19 +6,19 @@
 TensorFlow is not imported.
 """
 
-import contextlib
 import glob
 import hashlib
 import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from t0.checkpoints.bundle import BundleReader, prefixes, shape_of
-from t0.checkpoints.saver_messages import CheckpointState
+from t0.checkpoints.bundle import BundleReader, CheckpointState, shape_of
+from t0.checkpoints.shape import listed
 from t0.errors import UserError, refuse_unanswered, short_reason
 from t0.files import paths
 from t0.files.any_path import any_path
@@ -26,10 +26,16 @@ from t0.files.any_path import any_path
 if TYPE_CHECKING:
     from t0.compat import tf1 as tf
 
-_STEP = "global_step"
-_SHOWN = 3  # the number of differing variables that a message lists
+STEP = "global_step"
 # The embedding's names in Mesh TensorFlow's layouts. The last dimensions are [vocabulary, d_model].
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
+
+
+def prefixes(folder: Path) -> dict[int, str]:
+    """Returns step -> prefix of each checkpoint in a model directory, in ascending order."""
+    pattern = re.compile(r"(model\.ckpt-(\d+))\.index")
+    matches = filter(None, map(pattern.fullmatch, paths.names_like(folder, "model.ckpt-*.index")))
+    return dict(sorted((int(match[2]), str(folder / match[1])) for match in matches))
 
 
 def steps(model_dir: str) -> list[int]:
@@ -56,10 +62,9 @@ def latest(model_dir: str) -> str | None:
         path = checkpoint_path(model_dir, step)
         try:
             BundleReader(path).close()
+            return path
         except UserError as error:
             reasons.append(str(error))
-        else:
-            return path
     if reasons:
         raise UserError(
             f"{model_dir} has {len(reasons)} checkpoints, but none is complete: {reasons[0]}. "
@@ -151,9 +156,7 @@ def select_steps(
     if not isinstance(requested, list | tuple) or not all(
         isinstance(step, int) for step in requested
     ):
-        raise UserError(
-            f"eval_checkpoint_step is {wanted!r}; expected a step, a list of steps, or 'all'"
-        )
+        raise UserError(f"eval_checkpoint_step is {wanted!r}; expected a step, a list, or 'all'")
     chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
 
@@ -175,19 +178,8 @@ def read(checkpoint: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _open(checkpoint: str) -> BundleReader:
-    try:
-        return BundleReader(checkpoint)
-    except UserError as error:
-        if error.__cause__ is None:  # a data file is missing or truncated
-            raise
-        with contextlib.suppress(UserError):
-            newest = latest(checkpoint) if isinstance(error.__cause__, FileNotFoundError) else None
-            if newest:
-                return BundleReader(newest)
-        raise UserError(
-            f"checkpoint {checkpoint} cannot be read ({error}). Expected the path of a "
-            "checkpoint without its ending, such as /models/t5/model.ckpt-1000000"
-        ) from error
+    folder = paths.is_folder(checkpoint)
+    return BundleReader((latest(checkpoint) if folder else None) or checkpoint)
 
 
 def read_graph(variables: "Iterable[tf.Variable]") -> dict[str, tuple[tuple[int, ...], str]]:
@@ -205,7 +197,7 @@ def global_step(checkpoint: str) -> int:
       UserError: if the checkpoint does not exist, or it cannot be read.
     """
     with _open(checkpoint) as reader:
-        return int(reader.load(_STEP)) if _STEP in reader.entries else 0
+        return int(reader.load(STEP)) if STEP in reader.entries else 0
 
 
 def weights_dtype(checkpoint: str) -> str | None:
@@ -286,7 +278,17 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
     ]
     missing = sorted(set(expected) - set(present))
     if missing or differing:
-        raise UserError(_describe_difference(checkpoint, differing, missing, len(expected)))
+        config = os.path.join(os.path.dirname(checkpoint), "operative_config.gin")  # noqa: PTH118,PTH120
+        own = f"its own --gin_file={config}" if paths.exists(config) else "those of its model"
+        if missing:
+            differing.append(
+                f"{len(missing)} of the model's {len(expected)} variables are missing, such as "
+                f"{missing[0]}"
+            )
+        raise UserError(
+            f"checkpoint {checkpoint} does not match the model that the gin files configure:"
+            f"{listed(differing)}\nUse {own}, or another --model_dir (or another checkpoint)"
+        )
     for name, (_, dtype) in sorted(expected.items()):
         stored = present[name][1]
         if stored != dtype:
@@ -294,25 +296,3 @@ def check_variables(checkpoint: str, expected: Mapping[str, tuple[tuple[int, ...
                 f"checkpoint {checkpoint} has {name} as {stored}, the configured model as "
                 f"{dtype}: add --gin_param=\"get_variable_dtype.master_dtype = '{stored}'\""
             )
-
-
-def _describe_difference(
-    checkpoint: str, differing: list[str], missing: list[str], count: int
-) -> str:
-    """Returns the error message for a checkpoint of another model: the differences and a fix."""
-    folder = os.path.dirname(checkpoint)  # noqa: PTH120 (gs:// paths)
-    lines = [f"  {line}" for line in differing[:_SHOWN]]
-    if len(differing) > _SHOWN:
-        lines.append(f"  ... and {len(differing) - _SHOWN:,} more of another shape")
-    if missing:
-        lines.append(
-            f"  {len(missing)} of the model's {count} variables are missing, such as {missing[0]}"
-        )
-    config = os.path.join(folder, "operative_config.gin")  # noqa: PTH118
-    has_config = paths.exists(config)
-    gin_files = f"its own --gin_file={config}" if has_config else "the gin files of its model"
-    return (
-        f"checkpoint {checkpoint} does not match the model that the gin files configure:\n"
-        + "\n".join(lines)
-        + f"\nUse {gin_files}, or another --model_dir (or another checkpoint)"
-    )

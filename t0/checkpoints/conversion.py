@@ -6,11 +6,11 @@
     as_mesh_checkpoint("/models/t0_3b", "/models/run/converted")
     # "/models/run/converted/t0_3b-5f3c.../model.ckpt-0"
 
-`FORMATS` has an entry for each format, with the format's title and functions. A conversion changes
-values only if `dtype` is set. It holds one tensor in memory at a time. It writes its files into a
-hidden folder next to the destination. When the files are complete, this folder is renamed to the
-destination. If the conversion fails, the folder is removed. If the destination is in a bucket, the
-files are written locally and then uploaded.
+`FORMATS` has the class that writes each format. A conversion changes values only if `dtype` is set.
+It holds one tensor in memory at a time. It writes its files into a hidden folder next to the
+destination. When the files are complete, this folder is renamed to the destination. If the
+conversion fails, the folder is removed. If the destination is in a bucket, the files are written
+locally and then uploaded.
 
 `as_mesh_checkpoint` returns a checkpoint in Mesh TensorFlow's format, which training and scoring
 read. A source that already has this format is used directly. Any other source is converted, without
@@ -24,9 +24,8 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,6 @@ from tqdm import tqdm
 
 from t0.checkpoints import (
     adapter_folders,
-    bundle,
     checkpoint_files,
     hugging_face,
     look_alikes,
@@ -42,15 +40,17 @@ from t0.checkpoints import (
     names,
     t5x,
     tokenizer,
-    tokenizer_json,
     torch_shards,
 )
 from t0.checkpoints.formats import (
     ACTIVATIONS,
+    BFLOAT16,
     DTYPES,
+    FLOAT32,
     CheckpointFacts,
     CheckpointSource,
     CheckpointTarget,
+    ConversionOptions,
     TargetPlan,
     TensorEntry,
     checksum,
@@ -66,64 +66,11 @@ _SPARE_BYTES = 64 << 20  # for indexes, configs, and other processes' files
 # The files that a conversion reads. `fingerprint` ignores all other files, because they may change
 # without a change of the weights, especially in a model directory.
 _READ = {
-    "hf": (
-        *("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json"),
-        tokenizer_json.FILE,
-    ),
+    "hf": ("config.json", tokenizer.JSON_FILE, "*.safetensors*", "*.bin*"),
     "t5x": ("**/*",),
     "torch": (torch_shards.RECORD, "*.safetensors"),
     "adapter": (adapter_folders.CONFIG, adapter_folders.WEIGHTS),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointFormat:
-    """One checkpoint format.
-
-    Attributes:
-      title: the format's name in messages.
-      target: the class that writes a checkpoint into an empty folder.
-      adapt_plan: the function that adjusts a `TargetPlan` to the format, or raises a UserError.
-      last: the pattern of the name of the last file, which completes a checkpoint.
-    """
-
-    title: str
-    target: Callable[[Path, TargetPlan], CheckpointTarget]
-    adapt_plan: Callable[[TargetPlan], TargetPlan]
-    last: str
-
-
-@dataclasses.dataclass(frozen=True)
-class ConversionOptions:
-    """The options of a conversion.
-
-    Attributes:
-      step: the step to open in the source. If the source has no step, the step to write.
-      dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
-      tokenizer: the SentencePiece model to copy next to the tensors.
-      usual_tokenizer: the SentencePiece model to copy if the source has no tokenizer. It is copied
-        only if it fits the model's number of embeddings.
-      vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
-        padding token's row.
-      activation: the activation of the feed-forward layers, which is needed if the source does not
-        name it.
-      drop_slots: whether to leave out the optimizer's state.
-      scan_layers: whether to stack layers in one array (only for T5X).
-      gzip_level: the level of compression (only for T5X). 0 stores without compression; T5X itself
-        uses 1.
-      shard_bytes: the maximum size of a file in bytes (only for Hugging Face).
-    """
-
-    step: int | None = None
-    dtype: str | None = None
-    tokenizer: Path | None = None
-    usual_tokenizer: Path | None = None
-    vocabulary_rows: int | None = None
-    activation: str | None = None
-    drop_slots: bool = False
-    scan_layers: bool = False
-    gzip_level: int = 0
-    shard_bytes: int = 5 * 10**9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +83,7 @@ class ConvertedTensor:
       shape: its shape in the target.
       dtype: its dtype in the target.
       checksum: the checksum of its bytes in canonical orientation, which is the same in every
-        format; "" if checksums are not computed.
+        format.
     """
 
     name: str
@@ -152,32 +99,28 @@ class ConversionReport:
 
     Attributes:
       kinds: the formats of source and target.
-      path: the destination.
       rows: one row for each tensor that was written.
       left_out: (name in the source, reason) of each tensor that was not written.
       notes: sentences that the user must read, for example about an assumption.
       nbytes: the size of the tensors in bytes.
-      seconds: the time that copying the tensors took, in seconds.
     """
 
     kinds: tuple[str, str]
-    path: Path
     rows: list[ConvertedTensor]
     left_out: list[tuple[str, str]]
     notes: list[str]
     nbytes: int
-    seconds: float
 
 
-FORMATS = {
-    "mtf": CheckpointFormat("Mesh TensorFlow", mtf.MtfTarget, mtf.adapt_plan, "*.index"),
-    "hf": CheckpointFormat(
-        "Hugging Face", hugging_face.HfTarget, hugging_face.adapt_plan, hugging_face.CONFIG
-    ),
-    "t5x": CheckpointFormat("T5X", t5x.T5xTarget, t5x.adapt_plan, t5x.INDEX),
+FORMATS = {"mtf": mtf.MtfTarget, "hf": hugging_face.HfTarget, "t5x": t5x.T5xTarget}
+_SOURCES = {
+    "mtf": mtf.MtfSource,
+    "hf": hugging_face.HfSource,
+    "t5x": t5x.T5xSource,
+    "torch": torch_shards.TorchSource,
 }
 # Format of a source -> its name in messages. The PyTorch engine's checkpoints can only be read.
-_TITLES = {kind: row.title for kind, row in FORMATS.items()} | {
+_TITLES = {kind: target.title for kind, target in FORMATS.items()} | {
     "torch": "PyTorch engine",
     "adapter": "adapter",
 }
@@ -209,13 +152,7 @@ def open_source(
     kind, location = recognise(path, step=step)
     if kind == "adapter":
         return _open_adapter(any_path(location), base)
-    if kind == "mtf":
-        return mtf.MtfSource(str(location), keep_slots=keep_slots)
-    if kind == "t5x":
-        return t5x.T5xSource(any_path(location), keep_slots=keep_slots)
-    if kind == "torch":
-        return torch_shards.TorchSource(Path(location), keep_slots=keep_slots)
-    return hugging_face.HfSource(any_path(location))
+    return _SOURCES[kind](any_path(location), keep_slots=keep_slots)
 
 
 def _open_adapter(folder: Path, base: str | Path | None) -> CheckpointSource:
@@ -279,19 +216,12 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if adapter_folders.find(path):
         return "adapter", str(path)
     if not path.exists():
-        steps = ", ".join(map(str, bundle.prefixes(path.parent))) if path.parent.is_dir() else ""
-        existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
-        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
+        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint")
     look_alikes.check(path)
-    data_file = path.is_dir() and next(path.glob("model.ckpt-*.data-*"), None)
     raise UserError(
         f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + (
-            f". {data_file.name} has no index: copy it also"
-            if data_file
-            else look_alikes.hint(path)
-        )
+        + look_alikes.hint(path)
     )
 
 
@@ -304,8 +234,10 @@ def _torch_folder(path: Path, step: int | None) -> Path | None:
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     newest = torch_shards.find_folder(path, step)
-    mesh_steps = bundle.prefixes(path) if newest and step is None and newest != path else {}
-    return None if mesh_steps and max(mesh_steps) > max(torch_shards.steps(path)) else newest
+    if newest is None or newest == path or step is not None:
+        return newest
+    mesh_steps = checkpoint_files.prefixes(path)
+    return None if max(mesh_steps, default=0) > max(torch_shards.steps(path)) else newest
 
 
 def convert(
@@ -315,10 +247,8 @@ def convert(
     to: str,
     adapter: Path | None = None,
     options: ConversionOptions | None = None,
-    checksums: bool = False,
-    progress: bool = True,
 ) -> ConversionReport:
-    """Converts a checkpoint.
+    """Converts a checkpoint. Shows the progress on stderr if it is a terminal.
 
     Args:
       source: the path of the source, see `open_source`.
@@ -326,8 +256,6 @@ def convert(
       to: the target's format: "mtf", "hf" or "t5x".
       adapter: the folder of an adapter to merge into the source's weights, or None.
       options: the options of the conversion.
-      checksums: whether to compute the checksum of each tensor.
-      progress: whether to show bytes, rate and remaining time on stderr.
 
     Raises:
       UserError: if there is a problem with the source, the options, the destination or the disk. In
@@ -346,15 +274,12 @@ def convert(
         plan, notes = make_plan(checkpoint, to, options)
         _remove_unfinished(destination.parent)
         check_destination(destination, plan.nbytes)
-        began = time.monotonic()
-        with _stage(destination, FORMATS[to].last) as folder:
-            target = FORMATS[to].target(folder, plan)
-            with contextlib.closing(target):
-                rows = _copy_tensors(
-                    checkpoint, target, plan, checksums=checksums, progress=progress
-                )
-                target.finish()
-        seconds = time.monotonic() - began
+        with (
+            _stage(destination, FORMATS[to].last) as folder,
+            contextlib.closing(FORMATS[to](folder, plan)) as target,
+        ):
+            rows = _copy_tensors(checkpoint, target)
+            target.finish()
     dropped = [
         (entry.native, f"{to} does not store it")
         for name, entry in checkpoint.entries.items()
@@ -362,23 +287,14 @@ def convert(
     ]
     return ConversionReport(
         kinds=(checkpoint.kind, to),
-        path=destination,
         rows=rows,
         left_out=[*checkpoint.unused, *dropped],
         notes=notes,
         nbytes=plan.nbytes,
-        seconds=seconds,
     )
 
 
-def as_mesh_checkpoint(
-    path: str | Path,
-    workdir: str | Path,
-    *,
-    dtype: str | None = None,
-    slots: bool = True,
-    progress: bool = True,
-) -> str:
+def as_mesh_checkpoint(path: str | Path, workdir: str | Path, *, slots: bool = True) -> str:
     """Returns the prefix of a Mesh TensorFlow checkpoint with the weights of `path`.
 
     A Mesh TensorFlow checkpoint, even on gs://, is used directly. Any other checkpoint is converted
@@ -387,9 +303,7 @@ def as_mesh_checkpoint(
     Args:
       path: a checkpoint in any format.
       workdir: the folder for converted checkpoints.
-      dtype: the dtype of the parameters; None keeps the source's dtypes.
-      slots: whether to convert the optimizer's state, if it can be read.
-      progress: whether to show progress on stderr.
+      slots: whether to convert the optimizer's state.
 
     Raises:
       UserError: if there is a problem with the source or with `workdir`, as in `convert`.
@@ -405,12 +319,10 @@ def as_mesh_checkpoint(
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    source_hash = fingerprint(kind, location, f"{dtype} {slots}")
+    source_hash = fingerprint(kind, location, f"None {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():
-        _convert_once(
-            location, folder, _choose_mesh_options(location, dtype, slots=slots), progress=progress
-        )
+        _convert_once(location, folder, _choose_mesh_options(location, slots=slots))
     return recognise(folder)[1]
 
 
@@ -439,23 +351,10 @@ def make_plan(
         name: _plan_entry(name, entry, model, dtype) for name, entry in source.entries.items()
     }
     facts = _choose_facts(source, to, options, notes)
-    settings = {
-        "source": f"{_TITLES[source.kind]}: {any_path(source.path).name}",
-        "scan_layers": options.scan_layers,
-        "gzip_level": options.gzip_level,
-        "shard_bytes": options.shard_bytes,
-    }
-    plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, settings))
-    lost = len(entries) - len(plan.entries)
-    if lost:
-        notes.append(
-            f"{lost:,} optimizer slots are left out: {FORMATS[to].title} does not store them"
-        )
-    if to == "t5x" and len(entries) == len(source.parameters):
-        notes.append(
-            "without an optimizer's state, T5X can use this checkpoint only for inference, or for "
-            "training with RestoreCheckpointConfig.fallback_to_scratch = True"
-        )
+    origin = f"{_TITLES[source.kind]}: {any_path(source.path).name}"
+    plan = FORMATS[to].adapt_plan(TargetPlan(model, entries, facts, options, origin))
+    if lost := len(entries) - len(plan.entries):
+        notes.append(f"{lost:,} optimizer slots are left out: {to} does not store them")
     return plan, notes
 
 
@@ -465,19 +364,16 @@ def _choose_facts(
     facts = source.facts
     activation = options.activation or facts.activation
     if activation is None:
-        activation = "gelu" if source.model.gated else "relu"
-        kind = "T5 1.1, T0, mT5" if source.model.gated else "T5 1.0"
+        activation = source.model.usual_activation
         if to != "t5x":  # T5X does not store the activation
             notes.append(
                 f"the source does not name its feed-forward activation: using {activation}, as in "
-                f"{kind} (set another with --activation)"
+                "T5 (set another with --activation)"
             )
     if activation not in ACTIVATIONS:
         raise unknown_name("activation", activation, ACTIVATIONS)
     if options.activation and facts.activation and options.activation != facts.activation:
-        raise UserError(
-            f"--activation {options.activation}, but {source.path} has {facts.activation}"
-        )
+        raise UserError(f"--activation {activation}, but {source.path} has {facts.activation}")
     step = options.step if options.step is not None else facts.step
     if step != facts.step and facts.step is not None:
         notes.append(f"step {step:,} is written; the source has {facts.step:,}")
@@ -504,15 +400,7 @@ def _choose_tokenizer(
         return pieces
     if facts.tokenizer_fault:
         notes.append(f"no tokenizer is written (set one with --vocab): {facts.tokenizer_fault}")
-        return None
-    default = options.usual_tokenizer
-    if default and not tokenizer.fits(default, rows):
-        notes.append(
-            f"{default} has {tokenizer.ids(default):,} ids, but the model has {rows:,} embeddings: "
-            "it is another model's tokenizer, and none is written (set one with --vocab)"
-        )
-        return None
-    return default
+    return None
 
 
 def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dtype | None:
@@ -528,8 +416,7 @@ def _choose_dtype(source: CheckpointSource, options: ConversionOptions) -> np.dt
     if unsupported:
         raise UserError(
             f"{source.path} has {len(unsupported):,} tensors that are neither float32 nor "
-            "bfloat16. Add --dtype float32, which keeps their values exactly (except "
-            f"float64):{listed(unsupported)}"
+            f"bfloat16. Add --dtype float32, which keeps their values exactly:{listed(unsupported)}"
         )
     return None
 
@@ -556,23 +443,15 @@ def _fit_array(name: str, array: np.ndarray, entry: TensorEntry) -> np.ndarray:
     return np.take(array, np.where(rows < array.shape[axis], rows, 0), axis=axis)
 
 
-def _copy_tensors(
-    source: CheckpointSource,
-    target: CheckpointTarget,
-    plan: TargetPlan,
-    *,
-    checksums: bool,
-    progress: bool,
-) -> list[ConvertedTensor]:
-    rows = []
-    with tqdm(
-        total=plan.nbytes, unit="B", unit_scale=True, disable=not progress, leave=False
-    ) as bar:
+def _copy_tensors(source: CheckpointSource, target: CheckpointTarget) -> list[ConvertedTensor]:
+    rows, plan = [], target.plan
+    # `disable=None` shows the progress only on a terminal.
+    with tqdm(total=plan.nbytes, unit="B", unit_scale=True, disable=None, leave=False) as bar:
         for name, entry in plan.entries.items():
             array = _fit_array(name, source.load(name), entry)
             target.write(name, array)
-            digest = checksum(array) if checksums else ""
-            rows.append(ConvertedTensor(name, entry.native, entry.shape, entry.dtype.name, digest))
+            written = (entry.native, entry.shape, entry.dtype.name, checksum(array))
+            rows.append(ConvertedTensor(name, *written))
             bar.update(entry.nbytes)
             del array
     return rows
@@ -617,18 +496,13 @@ def _stage(destination: Path, last: str) -> Iterator[Path]:
     parent = Path(tempfile.gettempdir()) if remote else destination.parent
     folder = parent / f".{destination.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except OSError as error:
-        raise UserError(f"{parent} cannot be written: {error.strerror}") from error
-    try:
-        yield folder
-        if remote:
-            _upload(folder, destination, last)
-        else:
-            os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
-    except OSError as error:
-        raise UserError(f"{destination} cannot be written: {error}") from error
+        with publishing.writing(str(destination)):
+            folder.mkdir(parents=True)
+            yield folder
+            if remote:
+                _upload(folder, destination, last)
+            else:
+                os.replace(folder, destination)  # noqa: PTH105 (rename onto an empty folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -641,14 +515,13 @@ def _upload(folder: Path, destination: Path, last: str) -> None:
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     files.sort(key=lambda path: path.match(last))
-    with publishing.writing(str(destination)):
-        for name in paths.list_names(destination):
-            if name != _UNFINISHED:
-                paths.remove(destination / name)
-        (destination / _UNFINISHED).write_text("a conversion that is running, or was stopped\n")
-        for path in files:
-            paths.copy(path, destination / path.relative_to(folder))
-        paths.remove(destination / _UNFINISHED)
+    for name in paths.list_names(destination):
+        if name != _UNFINISHED:
+            paths.remove(destination / name)
+    (destination / _UNFINISHED).write_text("a conversion that is running, or was stopped\n")
+    for path in files:
+        paths.copy(path, destination / path.relative_to(folder))
+    paths.remove(destination / _UNFINISHED)
 
 
 def _remove_unfinished(parent: Path) -> None:
@@ -662,63 +535,32 @@ def _remove_unfinished(parent: Path) -> None:
                 paths.remove(path)
 
 
-def _choose_mesh_options(location: str, dtype: str | None, *, slots: bool) -> ConversionOptions:
-    with contextlib.closing(_open_with_slots(location, slots=slots)) as source:
+def _choose_mesh_options(location: str, *, slots: bool) -> ConversionOptions:
+    with contextlib.closing(open_source(location, keep_slots=slots)) as source:
         rows = source.model.vocabulary
+        dtypes = {entry.dtype for entry in source.parameters.values()}
         padded = -(-rows // 128) * 128
-        has_slots = slots and len(source.parameters) < len(source.entries)
         return ConversionOptions(
             step=source.facts.step or 0,
-            dtype=dtype or _choose_common_dtype(source),
+            dtype=None if dtypes in ({FLOAT32}, {BFLOAT16}) else "float32",
             vocabulary_rows=padded if padded != rows else None,
             # The run's gin files define the model, so the gin file next to the checkpoint is not
             # used.
-            activation=source.facts.activation or ("gelu" if source.model.gated else "relu"),
-            drop_slots=not has_slots or padded != rows,
+            activation=source.facts.activation or source.model.usual_activation,
+            drop_slots=not slots or padded != rows,
         )
 
 
-def _open_with_slots(location: str, *, slots: bool) -> CheckpointSource:
-    if slots:
-        with contextlib.suppress(UserError):
-            return open_source(location)
-    source = open_source(location, keep_slots=False)
-    if slots:
-        _print_to_stderr(
-            f"the optimizer's state of {location} cannot be read: only the weights are used"
-        )
-    return source
-
-
-def _choose_common_dtype(source: CheckpointSource) -> str | None:
-    """Returns "float32" if weights have mixed or unsupported dtypes, else None.
-
-    Raises:
-      UserError: if float32 cannot hold the weights exactly.
-    """
-    dtypes = {entry.dtype for entry in source.parameters.values()}
-    if len(dtypes) == 1 and dtypes <= set(DTYPES.values()):
-        return None
-    if np.dtype(np.float64) in dtypes:
-        raise UserError(
-            f"{source.path} has float64 weights, which would be rounded: convert it with "
-            "`t0 convert --to mtf --dtype float32`, and use the result"
-        )
-    return "float32"
-
-
-def _convert_once(
-    location: str, folder: Path, options: ConversionOptions, *, progress: bool
-) -> None:
-    _print_to_stderr(f"converting {location} into {folder}")
+def _convert_once(location: str, folder: Path, options: ConversionOptions) -> None:
+    print(f"converting {location} into {folder}", file=sys.stderr, flush=True)
     try:
-        report = convert(location, folder, to="mtf", options=options, progress=progress)
+        report = convert(location, folder, to="mtf", options=options)
     except UserError:
         if folder.is_dir():  # another process has converted it in the meantime
             return
         raise
     for note in report.notes:
-        _print_to_stderr(f"note: {note}")
+        print(f"note: {note}", file=sys.stderr, flush=True)
 
 
 def fingerprint(kind: str, location: str, settings: str) -> str:
@@ -737,7 +579,3 @@ def fingerprint(kind: str, location: str, settings: str) -> str:
     file_states = [f"{p}:{p.stat().st_size}:{p.stat().st_mtime_ns}" for p in files if p.is_file()]
     text = "\n".join([str(folder.absolute()), settings, *file_states])
     return checksum(np.frombuffer(text.encode(), np.uint8))
-
-
-def _print_to_stderr(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

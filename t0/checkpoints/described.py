@@ -6,6 +6,10 @@
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
     ready.vocabulary        # "/models/t0_3b/spiece.model"
 
+A checkpoint may also be a model on the Hugging Face hub (`bigscience/T0_3B@main`). The library
+`huggingface_hub` downloads each file once, into its own cache. Safetensors are preferred to
+PyTorch's pickles. If there is no network, or if HF_HUB_OFFLINE is set, earlier downloads are used.
+
 The shape of a T5 encoder-decoder is inferred from its tensors. A Mesh TensorFlow checkpoint of any
 other model needs its operative config in the same folder.
 """
@@ -13,16 +17,26 @@ other model needs its operative config in the same folder.
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 from pathlib import Path
 
-from t0.checkpoints import conversion, hub_models, look_alikes, operative_config, tokenizer
+from t0.checkpoints import conversion, look_alikes, operative_config, tokenizer
 from t0.checkpoints.formats import BFLOAT16, CheckpointSource
-from t0.checkpoints.shape import ModelShape
-from t0.errors import UserError
+from t0.errors import UserError, describe_remote
+from t0.files import publishing
 from t0.files.any_path import any_path
 
 MODEL_FILE = "model.gin"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
+_COMPANIONS = (
+    *("*config.json", "spiece.model", "tokenizer*.json", "special_tokens_map.json"),
+    "added_tokens.json",
+    # The tokenizer files of models that are not T5s.
+    *("tokenizer.model", "vocab.json", "merges.txt", "sentencepiece.bpe.model"),
+)
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +49,12 @@ class Described:
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the gin file of the checkpoint's model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
-      model: the model's shape; None if it is not a T5 encoder-decoder.
     """
 
     source: str
     checkpoint: str
     gin_file: str
     vocabulary: str | None
-    model: ModelShape | None
 
 
 def locate(path: str) -> tuple[str, str]:
@@ -51,9 +63,9 @@ def locate(path: str) -> tuple[str, str]:
     Raises:
       UserError: if the checkpoint does not exist.
     """
-    if hub_models.is_hub_name(path):
+    if is_hub_name(path):
         print(f"{path} is not a path here: looking for it on the Hugging Face hub", file=sys.stderr)
-        folder, source = hub_models.fetch(path)
+        folder, source = fetch(path)
         look_alikes.check(any_path(folder))
         return folder, source
     look_alikes.check(any_path(path))
@@ -76,45 +88,43 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
     kind, prefix_or_folder = conversion.recognise(path)
     if kind != "mtf":
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
-            model, facts = opened.model, opened.facts
+            facts = opened.facts
         if line := tokenizer.difference(facts, vocabulary):
             print(f"note: {line}", file=sys.stderr)
         elif facts.tokenizer_fault and not vocabulary:
             raise UserError(facts.tokenizer_fault)
-        prefix = conversion.as_mesh_checkpoint(
-            path, output / "converted", slots=False, progress=sys.stderr.isatty()
-        )
+        prefix = conversion.as_mesh_checkpoint(path, output / "converted", slots=False)
         config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(source, prefix, config, pieces and str(pieces), model)
+        return Described(source, prefix, config, pieces and str(pieces))
     config = Path(prefix_or_folder).parent / operative_config.FILE
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
             gin_file = str(_write(opened, output / MODEL_FILE))
-            model, pieces = opened.model, opened.facts.tokenizer
+            pieces = opened.facts.tokenizer
     except UserError as error:
         if not config.is_file():
             raise
         print(f"note: {error}; its model is read from {config}", file=sys.stderr)
-        gin_file, model, pieces = str(config), None, None
-    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces), model)
+        gin_file, pieces = str(config), None
+    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces))
 
 
 def _write(source: CheckpointSource, path: Path) -> Path:
     facts = source.facts
     activation = facts.activation
     if activation is None:
-        activation = "gelu" if source.model.gated else "relu"
+        activation = source.model.usual_activation
         print(
             f"note: {source.path} has no operative_config.gin that names its feed-forward "
-            f"activation: using {activation}, as in {'T5 1.1' if source.model.gated else 'T5'}",
+            f"activation: using {activation}, as in T5",
             file=sys.stderr,
         )
-    try:
+    dtypes = {entry.dtype for entry in source.parameters.values()}
+    with publishing.writing(str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        dtypes = {entry.dtype for entry in source.parameters.values()}
         operative_config.write_operative(
             path,
             source.model,
@@ -124,6 +134,65 @@ def _write(source: CheckpointSource, path: Path) -> Path:
             legacy_norms=facts.legacy_norms,
             source=f"the tensors of {Path(source.path).name!r}",
         )
-    except OSError as error:
-        raise UserError(f"{path.parent} cannot be written: {error.strerror} (--output)") from error
     return path
+
+
+def is_hub_name(text: str) -> bool:
+    """Returns whether a text is owner/name or owner/name@revision, and not a local path."""
+    exists = Path(text).exists() or Path(f"{text}.index").exists()
+    return bool(_NAME.fullmatch(text)) and not exists
+
+
+def fetch(name: str) -> tuple[str, str]:
+    """Downloads a model, and returns its folder and its name with the revision's hash.
+
+    Args:
+      name: owner/name, or owner/name@revision.
+
+    Raises:
+      UserError: if the model is neither on the hub nor among earlier downloads, or has no weights
+        in a supported format.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+
+    repo, _, revision = name.partition("@")
+    try:
+        model = HfApi().model_info(repo, revision=revision or None, timeout=_SECONDS)
+        files = [sibling.rfilename for sibling in model.siblings or ()]
+        patterns = _choose_files(files, name)
+        folder = snapshot_download(repo, revision=model.sha, allow_patterns=patterns)
+    except _faults() as error:
+        folder = _find_downloaded(repo, revision, error)
+    return folder, f"{repo}@{Path(folder).name}"
+
+
+def _choose_files(files: list[str], name: str) -> list[str]:
+    """Returns the patterns of the files to download, which include only one kind of weights."""
+    top_level = [file for file in files if "/" not in file]
+    for pattern in _WEIGHTS:
+        if any(Path(file).match(pattern) for file in top_level):
+            kind = Path(pattern).suffix
+            return [*_COMPANIONS, pattern, f"*{kind}.index.json"]
+    raise UserError(f"{name} has neither safetensors nor pytorch_model.bin")
+
+
+def _find_downloaded(repo: str, revision: str, error: Exception) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(repo, revision=revision or None, local_files_only=True)
+    except _faults():
+        short = repo.rpartition("/")[2]
+        at = f" --revision {revision}" if revision else ""
+        raise UserError(
+            f"{repo} is not a folder here, and on the hub it is {describe_remote(error)}. On a "
+            f"machine with a network, run: hf download {repo}{at} --local-dir {short}. Copy the "
+            f"folder {short} here, and use its path"
+        ) from None
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    import httpx
+    from huggingface_hub import errors
+
+    return (OSError, ValueError, httpx.HTTPError, errors.HfHubHTTPError)

@@ -12,7 +12,6 @@ Both classes use canonical names of tensors, which are Mesh TensorFlow's names, 
 TensorFlow's orientation of matrices. Each format transposes and splits arrays itself.
 """
 
-import abc
 import dataclasses
 import json
 import math
@@ -31,9 +30,9 @@ from t0.errors import UserError
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16}
-# The dtypes that can be read. Some formats cannot store float16 and float64. `convert` changes
-# these dtypes to float32 only if the user asks for it.
-_READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16), np.dtype(np.float64)}
+# The dtypes that can be read. Some formats cannot store float16. `convert` changes it to float32
+# only if the user asks for it.
+_READABLE = {FLOAT32, BFLOAT16, np.dtype(np.float16)}
 ACTIVATIONS = ("relu", "gelu", "silu")
 _LARGEST_STEP = 2**31 - 1  # T5X stores the step as int32
 _PIECE_BYTES = 16 << 20
@@ -145,7 +144,7 @@ def checked_rate(value: Any, where: str) -> float | None:
     return float(value)
 
 
-class CheckpointSource(abc.ABC):
+class CheckpointSource:
     """A checkpoint to read.
 
     Attributes:
@@ -168,13 +167,12 @@ class CheckpointSource(abc.ABC):
         self.unused: list[tuple[str, str]] = []
         self.model: ModelShape
 
-    @abc.abstractmethod
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name, in canonical orientation."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def close(self) -> None:
-        """Closes the files."""
+        """Closes the files, if a format keeps files open."""
 
     @property
     def parameters(self) -> dict[str, TensorEntry]:
@@ -212,6 +210,33 @@ class CheckpointSource(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
+class ConversionOptions:
+    """The options of a conversion.
+
+    Attributes:
+      step: the step to open in the source. If the source has no step, the step to write.
+      dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
+      tokenizer: the SentencePiece model to copy next to the tensors; by default the source's.
+      vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
+        padding token's row.
+      activation: the activation of the feed-forward layers, which is needed if the source does not
+        name it.
+      drop_slots: whether to leave out the optimizer's state.
+      scan_layers: whether to stack layers in one array (only for T5X).
+      shard_bytes: the maximum size of a file in bytes (only for Hugging Face).
+    """
+
+    step: int | None = None
+    dtype: str | None = None
+    tokenizer: Path | None = None
+    vocabulary_rows: int | None = None
+    activation: str | None = None
+    drop_slots: bool = False
+    scan_layers: bool = False
+    shard_bytes: int = 5 * 10**9
+
+
+@dataclasses.dataclass(frozen=True)
 class TargetPlan:
     """The plan of a checkpoint that will be written.
 
@@ -219,13 +244,15 @@ class TargetPlan:
       model: the model's shape.
       entries: canonical name -> entry of each tensor to write.
       facts: the facts to write; step and activation are never None.
-      options: settings of the target's format.
+      options: the options of the conversion.
+      source: the format and the name of the source, for the gin file.
     """
 
     model: ModelShape
     entries: Mapping[str, TensorEntry]
     facts: CheckpointFacts
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: ConversionOptions
+    source: str
 
     @property
     def nbytes(self) -> int:
@@ -233,18 +260,41 @@ class TargetPlan:
         return sum(entry.nbytes for entry in self.entries.values())
 
 
-class CheckpointTarget(abc.ABC):
-    """Writes a checkpoint into an empty folder; the checkpoint is incomplete until `finish`."""
+class CheckpointTarget:
+    """Writes a checkpoint into an empty folder; the checkpoint is incomplete until `finish`.
 
-    @abc.abstractmethod
+    Args:
+      folder: the empty folder.
+      plan: the plan of the checkpoint.
+
+    Attributes:
+      title: the format's name in messages.
+      last: the pattern of the name of the last file, which completes a checkpoint.
+    """
+
+    title: str
+    last: str
+
+    def __init__(self, folder: Path, plan: TargetPlan) -> None:
+        self.folder, self.plan = folder, plan
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Returns the plan, adjusted to the format.
+
+        Raises:
+          UserError: if the format cannot store the planned checkpoint.
+        """
+        raise NotImplementedError
+
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name, in canonical orientation."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def finish(self) -> None:
         """Writes the last files, which complete the checkpoint."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def close(self) -> None:
         """Closes the files, even if the checkpoint is not finished."""
 

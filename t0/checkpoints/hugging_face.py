@@ -41,7 +41,8 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 # The engines support only these values.
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
-MODEL_TYPES = ("t5", "mt5", "umt5")
+# transformers writes null if a model never had a start token, and may write a list of end tokens.
+_ALSO_ALLOWED = {"decoder_start_token_id": (None,), "eos_token_id": ([1],)}
 _MT5_ROWS = 250_112  # the number of embeddings of every public mT5
 _ACTIVATIONS = {
     "relu": (False, "relu"),
@@ -52,11 +53,11 @@ _ACTIVATIONS = {
 _PROJECTIONS = {pair: name for name, pair in _ACTIVATIONS.items()}
 _DENSE_FUNCTIONS = {"gelu": "gelu_new"}  # activation -> "dense_act_fn" in a config, if that differs
 _BUCKET_DISTANCE_TOKENS = 128  # fixed in Mesh TensorFlow
-_SHARD_BYTES = 5 * 10**9
 # In the state dict of a tied model, `_EMBEDDING_COPIES` are copies of the embedding. `_NEVER_USED`
 # is a bias in one of T5's first releases, which no layer uses.
 _EMBEDDING_COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 _NEVER_USED = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+_NUMBER = re.compile("[0-9]{1,18}")
 _EMBEDDING, _HEAD = "shared/embedding", "decoder/logits/kernel"
 _SHARED = "shared.weight"
 
@@ -75,8 +76,9 @@ class HfSource(CheckpointSource):
 
     kind = "hf"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
+        del keep_slots  # the format has no slots
         look_alikes.check(folder)
         config = read_config(folder)
         self._weights = open_weights(folder)
@@ -100,12 +102,13 @@ class HfSource(CheckpointSource):
             self._add(_HEAD, embedding)
         self.check(unknown)
         self._check_head(config, scaled)
-        _check_config(folder, config, self.model)
         activation = _read_activation(folder, config, self.model)
-        _check_fixed(folder, config, activation, self.model.gated)
+        _check_settings(folder, config, self.model, activation)
         pieces, fault = tokenizer.find(folder)
+        step = metadata.get("step", "")
         self.facts = CheckpointFacts(
-            step=_read_step(metadata, str(folder)),
+            # Other programs may write other texts as "step".
+            step=checked_step(int(step), str(folder)) if _NUMBER.fullmatch(step) else None,
             activation=activation,
             dropout_rate=checked_rate(config.get("dropout_rate"), str(folder / CONFIG)),
             model_type=config["model_type"],
@@ -119,9 +122,6 @@ class HfSource(CheckpointSource):
         transposed = names.row_of(name).transposed
         return self._weights.load(self.entries[name].native, transposed=transposed)
 
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
-
     def _add(self, name: str, key: str) -> None:
         tensor = self._weights.tensors[key]
         turned = tensor.shape[::-1] if names.row_of(name).transposed else tensor.shape
@@ -133,18 +133,14 @@ class HfSource(CheckpointSource):
         If several tensors share memory, the files store only one tensor, under any one of the keys.
 
         Raises:
-          UserError: if there is no embedding. The message lists the existing keys.
+          UserError: if there is no embedding.
         """
         keys = [_SHARED, *_EMBEDDING_COPIES]
         if config.get("tie_word_embeddings") is not False:
             keys.append(names.hf_name(_HEAD))
         present = [key for key in keys if key in self._weights.tensors]
         if not present:
-            stored = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
-            raise UserError(
-                f"{self.path} has no embedding; expected {' or '.join(keys)}. Its {len(stored):,} "
-                f"keys are:{listed(stored)}"
-            )
+            raise UserError(f"{self.path} has no embedding; expected {' or '.join(keys)}")
         return present[0]
 
     def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
@@ -171,31 +167,25 @@ class HfSource(CheckpointSource):
             copies[_NEVER_USED] = "no layer uses it"
         return copies
 
-    def _check_head(self, config: dict, scaled: bool) -> None:
+    def _check_head(self, config: dict[str, Any], scaled: bool) -> None:
+        """Checks that the config's tie_word_embeddings, which scales outputs, fits the tensors."""
         if self.model.tied and not scaled:
-            raise UserError(
-                f"{self.path} has no lm_head.weight, but its config.json says tie_word_embeddings "
-                "= false: the output matrix is missing"
-            )
+            raise UserError(f"{self.path} has no lm_head.weight, but tie_word_embeddings is false")
         if not self.model.tied and scaled and config["model_type"] == "t5":
             raise UserError(
-                f"{self.path} has an untied lm_head.weight, but its config.json says "
-                "tie_word_embeddings = true, which also scales the outputs. For a T5 1.1 set it to "
-                "false"
+                f"{self.path} has an untied lm_head.weight, but tie_word_embeddings is true. For a "
+                "T5 1.1 set it to false"
             )
 
 
 class HfTarget(CheckpointTarget):
-    """Writes a Hugging Face folder.
+    """Writes a Hugging Face folder."""
 
-    Args:
-      folder: an empty folder.
-      plan: the plan of the checkpoint; `options["shard_bytes"]` is the maximum size of a file.
-    """
+    title, last = "Hugging Face", CONFIG
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._folder, self._plan = folder, plan
-        self._shards = _plan_shards(plan, plan.options.get("shard_bytes", _SHARD_BYTES))
+        super().__init__(folder, plan)
+        self._shards = _plan_shards(plan)
         facts = plan.facts
         metadata = {
             "format": "pt",
@@ -207,6 +197,15 @@ class HfTarget(CheckpointTarget):
             for number, shard in enumerate(self._shards)
         ]
         self._shard_of = {key: n for n, shard in enumerate(self._shards) for key in shard}
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Leaves out slots, and checks that Hugging Face's T5 has the feed-forward layer."""
+        function = plan.facts.activation
+        if (plan.model.gated, function) not in _PROJECTIONS:
+            raise UserError(f"Hugging Face's T5 has no layer with {function} and no gate")
+        entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
+        return dataclasses.replace(plan, entries=entries)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
@@ -220,11 +219,11 @@ class HfTarget(CheckpointTarget):
             writer.finish()
         if len(self._shards) > 1:
             index = {
-                "metadata": {"total_size": self._plan.nbytes},
+                "metadata": {"total_size": self.plan.nbytes},
                 "weight_map": {k: self._shard_name(n) for k, n in sorted(self._shard_of.items())},
             }
-            write_json(self._folder / INDEX, index)
-        _write_config(self._folder, self._plan)
+            write_json(self.folder / INDEX, index)
+        _write_config(self.folder, self.plan)
 
     def close(self) -> None:
         """Closes the shards."""
@@ -236,35 +235,11 @@ class HfTarget(CheckpointTarget):
         return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Adjusts a plan to Hugging Face's format, which has no slots.
-
-    Raises:
-      UserError: if Hugging Face's T5 does not support this feed-forward layer.
-    """
-    function = plan.facts.activation
-    if (plan.model.gated, function) not in _PROJECTIONS:
-        raise UserError(f"Hugging Face's T5 has no feed-forward layer with {function} and no gate")
-    entries = {n: e for n, e in plan.entries.items() if names.split_slot(n)[1] is None}
-    return dataclasses.replace(plan, entries=entries)
-
-
-def _read_step(metadata: dict[str, str], where: str) -> int | None:
-    """Returns the step in a header's metadata; None if it is missing or not an integer.
-
-    Other programs may write other texts as "step", so a text that is not an integer is ignored.
-    """
-    step = metadata.get("step", "")
-    if not re.fullmatch(r"[0-9]{1,4000}", step):
-        return None
-    return checked_step(int(step), where)
-
-
-def _plan_shards(plan: TargetPlan, shard_bytes: int) -> list[dict]:
+def _plan_shards(plan: TargetPlan) -> list[dict]:
     shards: list[dict] = [{}]
     size = 0
     for name, entry in plan.entries.items():
-        if size and size + entry.nbytes > shard_bytes:
+        if size and size + entry.nbytes > plan.options.shard_bytes:
             shards.append({})
             size = 0
         shape = entry.shape[::-1] if names.row_of(name).transposed else entry.shape
@@ -280,22 +255,16 @@ def read_config(folder: Path) -> dict[str, Any]:
       UserError: if there is no config, or its architecture is not a T5.
     """
     if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"{folder} has no {CONFIG}: the model's architecture is unknown"
-            f"{look_alikes.hint(folder)}"
-        )
+        raise UserError(f"{folder} has no {CONFIG}{look_alikes.hint(folder)}")
     config = read_json(folder / CONFIG)
     if config.get("quantization_config"):
         raise UserError(
-            f"{folder / CONFIG}: the weights are quantized (quantization_config). Use the folder "
-            "of the model before quantization"
+            f"{folder / CONFIG}: quantized weights (quantization_config) cannot be read"
         )
     kind = config.get("model_type")
-    if kind not in MODEL_TYPES:
-        raise UserError(
-            f"{folder / CONFIG}: unknown architecture model_type = {shown(kind)}; expected one of "
-            f"{', '.join(MODEL_TYPES)}"
-        )
+    if kind not in look_alikes.T5_TYPES:
+        types = ", ".join(look_alikes.T5_TYPES)
+        raise UserError(f"{folder / CONFIG}: model_type = {shown(kind)}; expected one of {types}")
     return config
 
 
@@ -319,77 +288,65 @@ def _read_activation(folder: Path, config: dict[str, Any], model: ModelShape) ->
     layer = _ACTIVATIONS.get(name) if isinstance(name, str) else None
     gated, function = layer or (None, None)
     if gated != model.gated:
-        matching = [n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated]
-        raise UserError(
-            f"{folder / CONFIG}: feed_forward_proj = {shown(name)}; the tensors need "
-            f"{' or '.join(matching)}"
-        )
+        fitting = " or ".join(n for n, (g, _) in _ACTIVATIONS.items() if g == model.gated)
+        value = f"feed_forward_proj = {shown(name)}"
+        raise UserError(f"{folder / CONFIG}: {value}; the tensors need {fitting}")
     return function
 
 
-def _check_config(folder: Path, config: dict[str, Any], model: ModelShape) -> None:
+def _check_settings(
+    folder: Path, config: dict[str, Any], model: ModelShape, activation: str
+) -> None:
     """Checks that the config describes the tensors next to it.
 
-    Raises:
-      UserError: if config and tensors differ. The message names every difference.
-    """
-    layers = config.get("num_layers", model.encoder_layers)
-    claims = {
-        "vocab_size": model.vocabulary,
-        "d_model": model.d_model,
-        "d_kv": model.d_kv,
-        "d_ff": model.d_ff,
-        "num_heads": model.heads,
-        "num_layers": model.encoder_layers,
-        "relative_attention_num_buckets": model.buckets,
-        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
-    }
-    wrong = [
-        f"{key} = {shown(config[key])}, but {seen}"
-        for key, seen in claims.items()
-        if not _same_number(config.get(key, seen), seen)
-    ]
-    decoder = config.get("num_decoder_layers") or layers
-    if not _same_number(decoder, model.decoder_layers):
-        wrong.append(f"num_decoder_layers = {shown(decoder)}, but {model.decoder_layers}")
-    if wrong:
-        raise UserError(
-            f"{folder / CONFIG} does not match the tensors next to it: {'; '.join(wrong)}"
-        )
-
-
-def _check_fixed(folder: Path, config: dict[str, Any], activation: str, gated: bool) -> None:
-    """Checks that the configs have T5's values for settings that our engines cannot change.
+    Also checks that the configs have T5's values for settings that our engines cannot change.
 
     Raises:
       UserError: if a setting has another value. The message names each of these settings.
     """
-    dense = _DENSE_FUNCTIONS.get(activation, activation)
-    expected = {**_TOKENS, **_NORMS, "dense_act_fn": dense, "is_gated_act": gated}
+    layers = config.get("num_layers", model.encoder_layers)
+    config = {**config, "num_decoder_layers": config.get("num_decoder_layers") or layers}
+    expected = {
+        **_describe_model(model),
+        "dense_act_fn": _DENSE_FUNCTIONS.get(activation, activation),
+        "is_gated_act": model.gated,
+    }
     wrong = [f"{CONFIG}: {fault}" for fault in _list_differences(config, expected)]
     if (folder / GENERATION).is_file():
         generation = read_json(folder / GENERATION)
         wrong += [f"{GENERATION}: {fault}" for fault in _list_differences(generation, _TOKENS)]
     if wrong:
         raise UserError(
-            f"{folder} is a T5 with unsupported settings. If the model was trained with T5's usual "
-            f"values, write these into the file:{listed(wrong)}"
+            f"{folder} has settings that its tensors or T5 do not have. If the model was trained "
+            f"with the expected values, write these into the file:{listed(wrong)}"
         )
 
 
+def _describe_model(model: ModelShape) -> dict[str, Any]:
+    """Returns the fields of a config that a model's shape determines, and those that T5 fixes."""
+    return {
+        "d_ff": model.d_ff,
+        "d_kv": model.d_kv,
+        "d_model": model.d_model,
+        **_NORMS,
+        "num_decoder_layers": model.decoder_layers,
+        "num_heads": model.heads,
+        "num_layers": model.encoder_layers,
+        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
+        "relative_attention_num_buckets": model.buckets,
+        "vocab_size": model.vocabulary,
+        **_TOKENS,
+    }
+
+
 def _list_differences(config: dict[str, Any], expected: dict[str, Any]) -> list[str]:
-    # transformers writes null if a model never had a start token. A list with one end token counts
-    # as that token.
-    absent = {"decoder_start_token_id": (None,)}
     return [
         f"{key} = {shown(config[key])}, expected {value}"
         for key, value in expected.items()
-        if key in config and config[key] not in (value, [value], *absent.get(key, ()))
+        if key in config
+        and config[key] not in _ALSO_ALLOWED.get(key, ())
+        and (config[key] != value or isinstance(config[key], bool) != isinstance(value, bool))
     ]
-
-
-def _same_number(value: Any, seen: int) -> bool:
-    return type(value) in (int, float) and value == seen
 
 
 def _choose_model_type(plan: TargetPlan) -> str:
@@ -411,24 +368,14 @@ def _write_config(folder: Path, plan: TargetPlan) -> None:
     dtypes = {entry.dtype.name for entry in plan.entries.values()}
     config = {
         "architectures": [f"{kind.upper()}ForConditionalGeneration"],
-        "d_ff": model.d_ff,
-        "d_kv": model.d_kv,
-        "d_model": model.d_model,
         "feed_forward_proj": _PROJECTIONS[model.gated, plan.facts.activation],
         "initializer_factor": 1.0,
         "is_encoder_decoder": True,
-        **_NORMS,
         "model_type": kind,
-        "num_decoder_layers": model.decoder_layers,
-        "num_heads": model.heads,
-        "num_layers": model.encoder_layers,
-        "relative_attention_max_distance": _BUCKET_DISTANCE_TOKENS,
-        "relative_attention_num_buckets": model.buckets,
         "tie_word_embeddings": model.tied,
         "torch_dtype": dtypes.pop() if len(dtypes) == 1 else "float32",
         "use_cache": True,
-        "vocab_size": model.vocabulary,
-        **_TOKENS,
+        **_describe_model(model),
     }
     if plan.facts.dropout_rate is not None:
         config["dropout_rate"] = plan.facts.dropout_rate

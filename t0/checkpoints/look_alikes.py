@@ -1,21 +1,24 @@
-"""Detects folders that only look like checkpoints, such as outputs of a Trainer.
+"""Detects folders that are not a T5's checkpoint, or only look like one, by their small files.
 
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
+    needs_transformers("/models/gpt2")         # True: `t0.torch.pretrained_folder` reads it
 
-It also detects folders of the hub's cache, and folders with shards that another program must merge
-first. Files are recognized by their names, so no weights are read.
+Folders that only look like checkpoints are outputs of a Trainer, and folders of the hub's cache.
 """
 
-import contextlib
-import re
 from pathlib import Path
 
+from t0.checkpoints.shape import listed
 from t0.errors import UserError
 from t0.files.paths import is_remote
 from t0.files.untrusted import read_json
 
+T5_TYPES = ("t5", "mt5", "umt5")
+# The published ways to join an input and an answer choice for a decoder-only model; see
+# `t0.torch.transformers_model.JOINS`.
+JOINS = ("lm-eval", "t-zero")
 ADAPTER = "adapter_config.json"
 _WEIGHTS = (
     *("model*.safetensors", "pytorch_model*.bin", "model.ckpt-*.index", "torch.ckpt-*/resume.json"),
@@ -23,17 +26,14 @@ _WEIGHTS = (
 )
 # The subfolders in which a Trainer, the hub's cache or a folder of models keeps checkpoints.
 _SUBFOLDERS = ("*", "snapshots/*", "*/snapshots/*")
-# Patterns of shards that other programs write -> how to turn the shards into a checkpoint.
-_SHARDS = {
-    ("*.distcp", "*/*.distcp", "*/*/*.distcp"): (
-        ". {shards} holds shards of FSDP: merge them with accelerate merge-weights {shards} NEW, "
-        "copy config.json and the tokenizer into NEW, and name NEW"
-    ),
-    ("*_optim_states.pt", "*/*_optim_states.pt", "*/*/*_optim_states.pt"): (
-        ". {shards} holds shards of DeepSpeed: merge them with zero_to_fp32.py, which lies next to "
-        "that folder, copy config.json and the tokenizer to the result, and name it"
-    ),
-}
+
+
+def needs_transformers(path: str) -> bool:
+    """Returns whether a path is a Hugging Face folder of a model that is not a T5."""
+    file = Path(path) / "config.json"
+    if "://" in path or not file.is_file():
+        return False
+    return read_json(file).get("model_type", "t5") not in T5_TYPES
 
 
 def check(folder: Path) -> None:
@@ -42,42 +42,24 @@ def check(folder: Path) -> None:
     Raises:
       UserError: if there is such an adapter.
     """
-    if not (folder / ADAPTER).is_file() or not _has_weights(folder):
+    adapter = (folder / ADAPTER).is_file()
+    if not adapter or not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         return
-    config = {}
-    with contextlib.suppress(UserError):
-        config = read_json(folder / ADAPTER)
-    kind, base = (f"{config.get(key)!a:.80}" for key in ("peft_type", "base_model_name_or_path"))
     raise UserError(
-        f"{folder / ADAPTER}: the folder has an adapter ({kind} of {base}) next to a model. Move "
-        f"{ADAPTER} and adapter_model.safetensors to another folder. If you want to use the "
-        f"adapter, name it with --adapter{hint(folder)}"
+        f"{folder / ADAPTER}: the folder has an adapter next to a model. Move {ADAPTER} and "
+        "adapter_model.safetensors to another folder. If you want to use the adapter, name it with "
+        f"--adapter{hint(folder)}"
     )
 
 
 def hint(folder: Path) -> str:
-    """Returns advice to append to an error message about a folder without a checkpoint.
-
-    It lists the subfolders that have a checkpoint, or says how to merge other programs' shards.
-    """
+    """Returns a list of subfolders with a checkpoint, to append to an error message, or ""."""
     if is_remote(folder) or not folder.is_dir():
         return ""
     usable = sorted(
-        {path for pattern in _SUBFOLDERS for path in folder.glob(pattern) if _is_usable(path)},
-        key=lambda path: [
-            (word.isdigit(), int(word) if word.isdigit() else 0, word)
-            for word in re.split(r"(\d{1,18})", str(path))
-        ],
+        {str(path) for pattern in _SUBFOLDERS for path in folder.glob(pattern) if _is_usable(path)}
     )
-    if usable:
-        shown = [f"\n  {path}" for path in usable[:8]]
-        more = f"\n  ... and {len(usable) - 8:,} more" if len(usable) > 8 else ""
-        return f". Its subfolders with a checkpoint:{''.join(shown)}{more}"
-    for patterns, advice in _SHARDS.items():
-        for pattern in patterns:
-            for file in folder.glob(pattern):
-                return advice.format(shards=file.parent)
-    return ""
+    return f". Its subfolders with a checkpoint:{listed(usable)}" if usable else ""
 
 
 def _is_usable(path: Path) -> bool:
@@ -87,7 +69,3 @@ def _is_usable(path: Path) -> bool:
     files = [file for pattern in _WEIGHTS for file in path.glob(pattern)]
     hugging_face = [file for file in files if file.suffix in (".safetensors", ".bin")]
     return bool(files) and (len(hugging_face) < len(files) or (path / "config.json").is_file())
-
-
-def _has_weights(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in _WEIGHTS)

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
-from t0.checkpoints.bundle import BundleReader, BundleWriter, prefixes, shape_of
+from t0.checkpoints.bundle import BundleReader, BundleWriter, shape_of
+from t0.checkpoints.checkpoint_files import STEP, prefixes
 from t0.checkpoints.formats import (
     BFLOAT16,
     CheckpointFacts,
@@ -27,7 +28,7 @@ from t0.checkpoints.shape import combined
 from t0.errors import UserError
 from t0.files.any_path import any_path
 
-STEP = "global_step"
+_SLOT = re.compile(r"(_slot_\w+|/adam_[mv])$")
 
 
 def find_prefix(path: Path, step: int | None) -> str | None:
@@ -66,8 +67,8 @@ class MtfSource(CheckpointSource):
 
     kind = "mtf"
 
-    def __init__(self, prefix: str, *, keep_slots: bool = True) -> None:
-        super().__init__(prefix)
+    def __init__(self, prefix: str | Path, *, keep_slots: bool = True) -> None:
+        super().__init__(str(prefix))
         self._reader = BundleReader(prefix)
         unknown = []
         # In file order, so that files are read sequentially.
@@ -78,7 +79,7 @@ class MtfSource(CheckpointSource):
             name = names.from_mtf(native)
             if native == STEP:
                 continue
-            if not keep_slots and _is_slot(native):
+            if not keep_slots and _SLOT.search(native):
                 self.unused.append((native, "optimizer slots are not read"))
             elif name is None:
                 unknown.append(native)
@@ -113,64 +114,53 @@ class MtfSource(CheckpointSource):
 
 
 class MtfTarget(CheckpointTarget):
-    """Writes a Mesh TensorFlow model directory.
+    """Writes a Mesh TensorFlow model directory."""
 
-    Args:
-      folder: an empty folder.
-      plan: the plan of the checkpoint.
-    """
+    title, last = "Mesh TensorFlow", "*.index"
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Checks that the number of embeddings is a multiple of 128, and returns the plan."""
+        rows = plan.model.vocabulary
+        if rows % 128:
+            padded = -(-rows // 128) * 128
+            raise UserError(
+                f"the embedding has {rows:,} rows; Mesh TensorFlow's are a multiple of 128. Say "
+                f"--vocabulary_rows {padded} to add {padded - rows} copies of the padding row"
+            )
+        return plan
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._folder, self._plan = folder, plan
+        super().__init__(folder, plan)
         self._name = f"model.ckpt-{plan.facts.step}"
         self._writer = BundleWriter(folder / self._name)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
-        self._writer.add(names.to_mtf(name, legacy_norms=self._plan.facts.legacy_norms), array)
+        self._writer.add(names.to_mtf(name, legacy_norms=self.plan.facts.legacy_norms), array)
 
     def finish(self) -> None:
         """Writes the step, the model's gin file, the index and TensorFlow's state file."""
-        facts, plan = self._plan.facts, self._plan
+        facts, plan = self.plan.facts, self.plan
         self._writer.add(STEP, np.asarray(facts.step, np.int64))
         master = next(entry.dtype for entry in plan.entries.values())
         operative_config.write_operative(
-            self._folder / operative_config.FILE,
+            self.folder / operative_config.FILE,
             plan.model,
             activation=facts.activation,
             dropout_rate=facts.dropout_rate,
             master_dtype="bfloat16" if master == BFLOAT16 else "float32",
             legacy_norms=facts.legacy_norms,
-            source=plan.options.get("source", "another format"),
+            source=plan.source,
         )
         if facts.tokenizer:
-            (self._folder / tokenizer.FILE).write_bytes(tokenizer.model_bytes(facts.tokenizer))
+            (self.folder / tokenizer.FILE).write_bytes(tokenizer.model_bytes(facts.tokenizer))
         self._writer.finish()
         state = (
             f'model_checkpoint_path: "{self._name}"\nall_model_checkpoint_paths: "{self._name}"\n'
         )
-        (self._folder / "checkpoint").write_text(state, encoding="utf-8")
+        (self.folder / "checkpoint").write_text(state, encoding="utf-8")
 
     def close(self) -> None:
         """Closes the current data file."""
         self._writer.close()
-
-
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Checks that Mesh TensorFlow can store the planned checkpoint, and returns the plan.
-
-    Raises:
-      UserError: if the number of embeddings is not a multiple of 128.
-    """
-    rows = plan.model.vocabulary
-    if rows % 128:
-        padded = -(-rows // 128) * 128
-        raise UserError(
-            f"the embedding has {rows:,} rows; Mesh TensorFlow's are a multiple of 128. Say "
-            f"--vocabulary_rows {padded} to add {padded - rows} copies of the padding row"
-        )
-    return plan
-
-
-def _is_slot(native: str) -> bool:
-    return re.search(r"(_slot_\w+|/adam_[mv])$", native) is not None

@@ -64,9 +64,7 @@ def read_operative(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         data = file.read(_LONGEST_BYTES + 1)
     if len(data) > _LONGEST_BYTES:
-        raise UserError(
-            f"{path} is larger than {_LONGEST_BYTES:,} bytes: it is not an operative config"
-        )
+        raise UserError(f"{path} is too large for an operative config")
     text = data.decode("utf-8", "replace").replace("\\\n", " ")
     bindings: dict[str, Any] = {}
     for line in text.splitlines():
@@ -94,14 +92,11 @@ def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
     bound = read_operative(path)
     _check_model(path, bound, model)
     check_epsilon(bound.get(EPSILON), str(path))
-    facts: dict[str, Any] = {}
     rate = bound.get("DenseReluDense.dropout_rate", bound.get("dropout_rate"))
-    if rate is not None:
-        facts["dropout_rate"] = checked_rate(rate, str(path))
     activation = bound.get("DenseReluDense.activation")
     if activation is not None:
-        facts["activation"] = _read_activation(path, activation, model)
-    return facts
+        activation = _read_activation(path, activation, model)
+    return {"dropout_rate": checked_rate(rate, str(path)), "activation": activation}
 
 
 def check_epsilon(value: Any, where: str) -> None:
@@ -221,10 +216,8 @@ def _check_model(path: Path, bound: dict[str, Any], model: ModelShape) -> None:
         if value is not None and (
             value != actual or isinstance(value, bool) != isinstance(actual, bool)
         ):
-            raise UserError(
-                f"{path} says {key} = {shown(value)}, but the checkpoint next to it has {actual}: "
-                "it describes another model. Move it away, or replace it with the right one"
-            )
+            claim = f"{key} = {shown(value)}, but the checkpoint next to it has {actual}"
+            raise UserError(f"{path} describes another model: {claim}. Move it away, or replace it")
 
 
 def _read_activation(path: Path, activation: Any, model: ModelShape) -> str:

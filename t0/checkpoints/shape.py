@@ -60,6 +60,11 @@ class ModelShape:
         return self.inner // self.heads
 
     @property
+    def usual_activation(self) -> str:
+        """The activation of T5's published models with this kind of feed-forward layer."""
+        return "gelu" if self.gated else "relu"
+
+    @property
     def sizes(self) -> dict[str, int]:
         """The size of each letter in `names.TensorNames.dims`."""
         return {letter: getattr(self, field) for letter, field in _FIELDS.items()}
@@ -108,9 +113,7 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
     if max(model.encoder_layers, model.decoder_layers) > len(shapes):
         raise UserError(f"{where}: a block's number is larger than the number of tensors")
     if model.inner % model.heads:
-        raise UserError(
-            f"{where}: {model.heads} heads do not divide {model.inner}, q's last dimension"
-        )
+        raise UserError(f"{where}: {model.heads} heads do not divide {model.inner}, q's last size")
     expected = expected_shapes(model)
     missing = [name for name in expected if name not in shapes]
     if missing:
@@ -119,9 +122,7 @@ def read_shape(shapes: Mapping[str, Shape], *, where: str = "the checkpoint") ->
         )
     surplus = [name for name in shapes if name not in expected]
     if surplus:
-        raise UserError(
-            f"{where} has {len(surplus):,} tensors that a T5 does not have:{listed(surplus)}"
-        )
+        raise UserError(f"{where} has tensors that a T5 does not have:{listed(surplus)}")
     return model
 
 
@@ -132,22 +133,12 @@ def expected_shapes(model: ModelShape) -> dict[str, Shape]:
     shapes = {}
     for side in (None, "encoder", "decoder"):
         rows = [row for row in names.ROWS if _side(row) == side and _has_row(row, model)]
-        for block in range(layers.get(side, 1)):
-            for row in rows:
-                if "{b" not in row.mtf and side:
-                    continue
-                if block and model.shared_bias and row.dims == "HB":
-                    continue
+        blocks = [(row, block) for block in range(layers.get(side, 0)) for row in rows]
+        for row, block in [*blocks, *((row, None) for row in rows)]:
+            shared = block and model.shared_bias and row.dims == "HB"
+            if ("{b" in row.mtf) == (block is not None) and not shared:
                 shapes[row.mtf.format(b=block)] = tuple(sizes[letter] for letter in row.dims)
-        for row in rows:
-            if side and "{b" not in row.mtf:
-                shapes[row.mtf] = tuple(sizes[letter] for letter in row.dims)
     return shapes
-
-
-def same_size(shape: Shape) -> bool:
-    """Returns whether both dimensions of a matrix have the same size."""
-    return len(shape) == 2 and shape[0] == shape[1]
 
 
 def slot_shape(shape: Shape, slot: str) -> Shape:
@@ -168,15 +159,12 @@ def check_slots(shapes: Mapping[str, Shape], slots: Mapping[str, Shape], where: 
     wrong = []
     for name, shape in slots.items():
         parameter, slot = names.split_slot(name)
-        if slot in ("vr", "vc") and len(shapes.get(parameter, ())) < 2:
-            wrong.append(f"{name} {list(shape)}")
-        elif tuple(shape) != slot_shape(shapes[parameter], slot):
-            expected = list(slot_shape(shapes[parameter], slot))
-            wrong.append(f"{name} {list(shape)}, expected {expected}")
+        whole = shapes.get(parameter, ())
+        expected = None if slot in ("vr", "vc") and len(whole) < 2 else slot_shape(whole, slot)
+        if tuple(shape) != expected:
+            wrong.append(f"{name} {list(shape)}, expected {expected and list(expected)}")
     if wrong:
-        raise UserError(
-            f"{where}: optimizer slots of another shape than Mesh TensorFlow's:{listed(wrong)}"
-        )
+        raise UserError(f"{where}: optimizer slots of an unexpected shape:{listed(wrong)}")
 
 
 def combined(name: str, shape: Shape) -> Shape:
@@ -206,9 +194,7 @@ def _read_sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
     for name, shape in shapes.items():
         dims = names.row_of(name).dims
         if len(shape) != len(dims):
-            raise UserError(
-                f"{where}: {name} has shape {list(shape)}, expected {len(dims)} dimensions"
-            )
+            raise UserError(f"{where}: {name} {list(shape)}, expected {len(dims)} dimensions")
         for letter, size in zip(dims, shape, strict=True):
             if type(size) is not int or not 0 < size <= _LARGEST_SIZE:
                 raise UserError(f"{where}: {name} has a dimension of size {shown(size)}")

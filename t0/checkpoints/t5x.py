@@ -3,10 +3,19 @@
     source = T5xSource(Path("/models/t5x/checkpoint_1000"))
     target = T5xTarget(folder, plan)          # folder/checkpoint_STEP/
 
-`t5x_files` reads and writes the index and the arrays. It also reads arrays that are inside the
-index. Usually each layer has its own arrays (`encoder/layers_3/...`). In T5X's "scalable" models,
-one array stacks all layers on its axis 1 instead (`encoder/encoder/...`), and every layer has its
-own relative bias.
+Flax writes the index as nested maps. An array is either inside the index or in its own folder.
+Inside the index, an array is a msgpack extension (code 1) with (shape, dtype name, bytes). If it is
+larger than 1 GiB, it is split into chunks. For an array in its own folder, the index has
+TensorStore's JSON specification. T5X keeps large arrays in their own folders, so the index is read
+as a whole. Reading files from others is safe, because msgpack cannot contain code, and nothing is
+unpickled.
+
+Arrays are written without compression. T5X's own compression would make weights 8% smaller, at a
+twentieth of the speed.
+
+Usually each layer has its own arrays (`encoder/layers_3/...`). In T5X's "scalable" models, one
+array stacks all layers on its axis 1 instead (`encoder/encoder/...`), and every layer has its own
+relative bias.
 
 Adafactor stores two slots for a matrix, a row factor and a column factor. If the matrix is square,
 T5X's row factor averages over the last dimension, but Mesh TensorFlow's row factor averages over
@@ -17,9 +26,12 @@ Mesh TensorFlow chooses the row factor by the sizes of the dimensions.
 
 import dataclasses
 import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import msgpack
 import numpy as np
 
@@ -32,25 +44,249 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checked_step,
 )
-from t0.checkpoints.shape import combined, factored_axes, same_size, shown
-from t0.checkpoints.t5x_files import (
-    InlineArray,
-    ZarrArray,
-    ZarrWriter,
-    leaves,
-    pack_array,
-    read_index,
-    read_zarr,
-)
+from t0.checkpoints.shape import combined, factored_axes
 from t0.errors import UserError
+from t0.files.paths import copy, is_remote
+from t0.files.publishing import to_disk
 
 _VERSION = 3
 INDEX = "checkpoint"
 _BIAS = "relpos_bias/rel_embedding"
 _SCANNED = re.compile(r"(encoder|decoder)/\1/(.+)")
 _SLOTS = {"v_row": "vr", "v_col": "vc", "v": "v", "m": "m"}
+_STATES = "state/param_states/"
 _PLACEHOLDER_SHAPE = (1,)
 _MOST_LAYERS = 10_000
+# T5X splits arrays into chunks of at most 64 MiB.
+CHUNK_BYTES = 64 << 20
+GZIP_LEVEL = 0
+_ARRAY, _SCALAR = 1, 3
+_CHUNKED = "__msgpack_chunked_array__"
+# msgpack allocates a list before it reads the elements, so the length of lists is limited. The only
+# lists in an index are shapes.
+_LONGEST_LIST = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class ZarrArray:
+    """An array in a folder next to the index.
+
+    Attributes:
+      shape: the array's shape.
+      dtype: the array's dtype.
+      folder: the folder's name, relative to the checkpoint's folder.
+      packed_bfloat16: whether bfloat16 is stored as uint16, as T5X did before its version 3.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    folder: str
+    packed_bfloat16: bool = False
+
+
+# The exceptions that damaged msgpack data can cause.
+_UNREADABLE = (
+    *(msgpack.UnpackException, ArithmeticError, MemoryError, RecursionError),
+    *(LookupError, ValueError, TypeError, AttributeError),
+)
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Reads the index as nested dicts, with arrays as numpy arrays and `ZarrArray`.
+
+    Raises:
+      UserError: if the file is truncated or is not an index.
+    """
+    try:
+        tree = msgpack.unpackb(
+            path.read_bytes(),
+            strict_map_key=False,
+            ext_hook=_read_array,
+            object_hook=_join_chunks,
+            max_array_len=_LONGEST_LIST,
+        )
+        if not isinstance(tree, dict):
+            raise ValueError("it is not a single map")
+        return _parse_zarr_specs(tree)
+    except _UNREADABLE as error:
+        raise UserError(f"{path} is truncated or not a T5X checkpoint: {error}") from error
+
+
+def _read_array(code: int, content: bytes) -> Any:
+    """Decodes the array or scalar of a msgpack extension."""
+    if code not in (_ARRAY, _SCALAR):
+        raise ValueError(f"it contains an extension of code {code}, which is not an array")
+    shape, name, values = msgpack.unpackb(content, max_array_len=_LONGEST_LIST)
+    array = np.frombuffer(values, _dtype(name)).reshape(shape)
+    return array[()] if code == _SCALAR else array
+
+
+def _join_chunks(value: dict[Any, Any]) -> Any:
+    """Returns an array if the map holds the chunks of an array, otherwise the map itself."""
+    if _CHUNKED not in value:
+        return value
+    shape, chunks = (
+        [value[field][key] for key in sorted(value[field], key=int)]
+        for field in ("shape", "chunks")
+    )
+    return np.concatenate(chunks).reshape(shape)
+
+
+def leaves(tree: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yields (path joined by "/", leaf) for each leaf of a tree; empty maps are skipped."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from leaves(value, (*prefix, str(key)))
+    else:
+        yield "/".join(prefix), tree
+
+
+def pack_array(array: np.ndarray) -> msgpack.ExtType:
+    """Encodes an array as Flax stores it inside an index."""
+    fields = (array.shape, array.dtype.name, array.tobytes())
+    return msgpack.ExtType(_ARRAY, msgpack.packb(fields, use_bin_type=True))
+
+
+def _dtype(name: Any) -> np.dtype:
+    if isinstance(name, bytes):
+        name = name.decode()
+    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def _parse_zarr_specs(tree: Any) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if {"driver", "kvstore", "metadata"} <= set(tree):
+        return _parse_zarr(tree)
+    return {key: _parse_zarr_specs(value) for key, value in tree.items()}
+
+
+def _parse_zarr(spec: dict[str, Any]) -> ZarrArray:
+    if spec["driver"] != "zarr":
+        raise ValueError(f"an array is stored by the driver {spec['driver']!r}; expected zarr")
+    # TensorStore 0.1.14 moved the path from the spec into the spec's key-value store.
+    folder = str(spec["kvstore"].get("path", spec.get("path", ""))).strip("/")
+    if not folder or Path(folder).is_absolute() or ".." in Path(folder).parts:
+        raise ValueError(f"an array is stored in {folder!r}, outside the checkpoint's folder")
+    name = spec.get("dtype") or spec["metadata"].get("dtype", "").lstrip("<>|")
+    name = {"f4": "float32", "f2": "float16", "f8": "float64", "u2": "uint16"}.get(name, name)
+    packed = name == "uint16"
+    dtype = np.dtype(ml_dtypes.bfloat16) if packed else _dtype(name)
+    shape = tuple(spec["metadata"]["shape"])
+    if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
+        raise ValueError(f"the sizes of {folder} are not integers")
+    return ZarrArray(shape, dtype, folder, packed)
+
+
+def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
+    """Reads the array in a folder.
+
+    Args:
+      folder: the folder with `.zarray` and the chunks.
+      expected: the array's description in the index.
+
+    Raises:
+      UserError: if a chunk is missing or truncated, or the array differs from its description.
+    """
+    if not (folder / ".zarray").is_file():
+        raise UserError(f"{folder} is missing, or has no .zarray: the checkpoint is incomplete")
+    if is_remote(folder):
+        with tempfile.TemporaryDirectory() as local:
+            for path in folder.iterdir():
+                copy(path, f"{local}/{path.name}")
+            return read_zarr(Path(local), expected)
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": f"{folder}/"},
+        # This limits the number of chunks that are in memory in addition to the array.
+        "context": {"file_io_concurrency": {"limit": 4}},
+        # By default a missing chunk would be read as zeros.
+        "fill_missing_data_reads": False,
+    }
+    import tensorstore
+
+    try:
+        store = tensorstore.open(spec, open=True).result()
+        dtype = store.dtype.numpy_dtype
+        if expected.packed_bfloat16 and dtype == np.uint16:
+            dtype = expected.dtype
+        if store.shape != expected.shape or dtype != expected.dtype:
+            claim = f"{expected.dtype} {list(expected.shape)}"
+            raise UserError(f"{folder} has {dtype} {list(store.shape)}, the index says {claim}")
+        return store.read().result().view(dtype)
+    except ValueError as error:
+        reason = str(error).splitlines()[0].split(" [source")[0]
+        raise UserError(f"{folder} is truncated or damaged: {reason}. Copy it again") from error
+
+
+class ZarrWriter:
+    """Writes an array into its own folder.
+
+    Args:
+      parent: the folder in which the array's folder is made.
+      name: the folder's name, relative to the index.
+      shape: the array's shape.
+      dtype: the array's dtype.
+      stacked: whether the array stacks layers on axis 1. If so, each chunk has only one layer, so
+        layers can be written one by one.
+
+    Attributes:
+      spec: the specification to write into the index instead of the array.
+    """
+
+    def __init__(
+        self, parent: Path, name: str, *, shape: tuple[int, ...], dtype: np.dtype, stacked: bool
+    ) -> None:
+        import tensorstore
+
+        chunks = chunk_shape(shape, CHUNK_BYTES // dtype.itemsize, stacked=stacked)
+        self.spec = {
+            "driver": "zarr",
+            "dtype": dtype.name,
+            "kvstore": {"driver": "file", "path": f"{name}/"},
+            "metadata": {
+                "chunks": list(chunks),
+                "compressor": {"id": "gzip", "level": GZIP_LEVEL},
+                "shape": list(shape),
+            },
+        }
+        self._folder = parent / name
+        kvstore = {"driver": "file", "path": f"{self._folder}/"}
+        # By default TensorStore waits for the disk after every chunk. Here, only `finish` waits,
+        # once for all chunks.
+        spec = {**self.spec, "kvstore": kvstore, "context": {"file_io_sync": False}}
+        self._store = tensorstore.open(spec, create=True, open=True).result()
+
+    def write(self, array: np.ndarray, layer: int | None = None) -> None:
+        """Writes the whole array, or one layer of an array that stacks layers."""
+        store = self._store if layer is None else self._store[:, layer]
+        store.write(array).result()
+
+    def finish(self) -> None:
+        """Waits until the array is on disk."""
+        for path in self._folder.iterdir():
+            to_disk(str(path))
+
+
+def chunk_shape(shape: tuple[int, ...], elements: int, *, stacked: bool = False) -> tuple[int, ...]:
+    """Returns T5X's choice of a chunk shape that divides an array's shape evenly.
+
+    While the chunk is too large, its largest dimension is reduced to the next smaller divisor. If
+    several dimensions are equal, the first is reduced.
+
+    Args:
+      shape: the array's shape.
+      elements: the maximum number of elements in a chunk.
+      stacked: whether a chunk has size 1 on axis 1.
+
+    >>> chunk_shape((32128, 4096), 16 * 2**20)
+    (4016, 4096)
+    """
+    chunk = [1 if stacked and axis == 1 else size for axis, size in enumerate(shape)]
+    while np.prod(chunk, dtype=np.int64) > elements:
+        axis = max(range(len(chunk)), key=lambda i: (chunk[i], -i))
+        chunk[axis] = next(n for n in range(chunk[axis] - 1, 0, -1) if shape[axis] % n == 0)
+    return tuple(chunk)
 
 
 def find_folder(path: Path, step: int | None) -> Path | None:
@@ -83,18 +319,6 @@ def find_folder(path: Path, step: int | None) -> Path | None:
     return complete.get(max(complete, default=None) if step is None else step)
 
 
-def _read_step(leaf: Any, where: str) -> int:
-    if isinstance(leaf, InlineArray):
-        if leaf.shape not in ((), (1,)) or leaf.dtype.kind not in "iu":
-            raise UserError(
-                f"{where} has a step of {leaf.dtype} {shown(leaf.shape)}; expected one integer"
-            )
-        leaf = leaf.load().item()
-    elif isinstance(leaf, np.generic):
-        leaf = leaf.item()
-    return checked_step(leaf, where)
-
-
 class T5xSource(CheckpointSource):
     """A T5X checkpoint.
 
@@ -110,25 +334,23 @@ class T5xSource(CheckpointSource):
         self._folder = folder
         # Canonical name -> its array, and the position in an array that stacks layers: (the axis of
         # the layers, the layer's number). The position is None if the array stacks no layers.
-        self._places: dict[str, tuple[InlineArray | ZarrArray, tuple[int, int] | None]] = {}
-        self._stacks: dict[str, int] = {}  # stacked parameter -> the number of its layers
+        self._places: dict[str, tuple[np.ndarray | ZarrArray, tuple[int, int] | None]] = {}
+        self._names: dict[str, list[str]] = {}  # parameter -> canonical name of each layer
         self._recent: tuple[Any, np.ndarray] | None = None
         tree = read_index(folder / INDEX)
-        version = tree.get("version", _VERSION)
-        if not isinstance(version, int) or version < 2:
-            raise UserError(f"{folder}: T5X's checkpoint version {shown(version)}; expected 2 or 3")
         tree = tree.get("optimizer", tree)
         if not isinstance(tree, dict) or "target" not in tree:
             raise UserError(f"{folder / INDEX} has no parameters (no 'target' in it)")
         step, unknown, slots = None, [], []
         for path, leaf in leaves(tree):
             if path == "state/step":
-                step = _read_step(leaf, str(folder / INDEX))
-            elif not isinstance(leaf, InlineArray | ZarrArray):
+                value = leaf.item() if getattr(leaf, "size", 0) == 1 else leaf
+                step = checked_step(value, str(folder / INDEX))
+            elif not isinstance(leaf, np.ndarray | ZarrArray):
                 unknown.append(path)
             elif path.startswith("target/"):
                 unknown += self._add(path.removeprefix("target/"), leaf)
-            elif leaf.shape == _PLACEHOLDER_SHAPE and path.startswith("state/param_states/"):
+            elif leaf.shape == _PLACEHOLDER_SHAPE and path.startswith(_STATES):
                 self.unused.append((path, "a placeholder of T5X's Adafactor"))
             elif keep_slots:
                 slots.append((path, leaf))
@@ -144,85 +366,69 @@ class T5xSource(CheckpointSource):
     def load(self, name: str) -> np.ndarray:
         """Returns a tensor by canonical name."""
         leaf, layer = self._places[name]
-        array = self._read_array(leaf, keep=layer is not None)
+        array = leaf if isinstance(leaf, np.ndarray) else self._read(leaf, keep=layer is not None)
         if layer is not None:
             axis, number = layer
-            array = np.ascontiguousarray(array[(slice(None),) * axis + (number,)])
-        return array.reshape(self.entries[name].shape)
+            array = array[(slice(None),) * axis + (number,)]
+        # Copies layers of a stack, and arrays in the index, which cannot be written to.
+        return np.require(array, requirements="CW").reshape(self.entries[name].shape)
 
     def close(self) -> None:
         """Frees the stacked array that was read last."""
         self._recent = None
 
-    def _read_array(self, leaf: InlineArray | ZarrArray, *, keep: bool) -> np.ndarray:
+    def _read(self, leaf: ZarrArray, *, keep: bool) -> np.ndarray:
+        if not keep:
+            return read_zarr(self._folder / leaf.folder, leaf)
         # Keep a stacked array in memory, because its layers are usually loaded in a row.
-        if keep and self._recent is not None and self._recent[0] is leaf:
-            return self._recent[1]
-        if keep:
+        if self._recent is None or self._recent[0] is not leaf:
             self._recent = None
-        if isinstance(leaf, InlineArray):
-            array = leaf.load()
-        else:
-            array = read_zarr(self._folder / leaf.folder, leaf)
-        if keep:
-            self._recent = (leaf, array)
-        return array
+            self._recent = (leaf, read_zarr(self._folder / leaf.folder, leaf))
+        return self._recent[1]
 
-    def _add(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
-        """Adds a parameter's entry. Returns [path] if the parameter is unknown, otherwise []."""
+    def _add(self, path: str, leaf: np.ndarray | ZarrArray) -> list[str]:
+        """Adds a parameter's entries. Returns [path] if the parameter is unknown, otherwise []."""
         scanned = _SCANNED.fullmatch(path)
-        if not scanned:
-            name = names.from_t5x(_unshare_bias(path))
-            return [path] if name is None else self._add_entry(name, leaf, None, f"target/{path}")
-        side, rest = scanned.groups()
-        if len(leaf.shape) < 2 or names.from_t5x(f"{side}/layers_0/{rest}") is None:
+        if scanned:
+            layers = leaf.shape[1] if len(leaf.shape) > 1 else 0
+            if layers > _MOST_LAYERS:
+                raise UserError(f"{self.path}: {path} stacks {layers:,} layers")
+            side, rest = scanned.groups()
+            canonical = [names.from_t5x(f"{side}/layers_{n}/{rest}") for n in range(layers)]
+        else:
+            canonical = [names.from_t5x(_unshare_bias(path))]
+        if None in canonical or not canonical:
             return [path]
-        if leaf.shape[1] > _MOST_LAYERS:
-            raise UserError(f"{self.path}: {path} stacks {leaf.shape[1]:,} layers")
-        self._stacks[path] = leaf.shape[1]
-        for layer in range(leaf.shape[1]):
-            name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
-            self._add_entry(name, leaf, (1, layer), f"target/{path}")
+        self._names[path] = canonical
+        for number, name in enumerate(canonical):
+            self._add_entry(name, leaf, (1, number) if scanned else None, f"target/{path}")
         return []
 
+    def _add_slot(self, path: str, leaf: np.ndarray | ZarrArray) -> list[str]:
+        """Adds a slot's entries. Returns [path] if it does not fit its parameter, otherwise []."""
+        parameter, _, kind = path.removeprefix(_STATES).rpartition("/")
+        if kind not in _SLOTS or not path.startswith(_STATES):
+            self.unused.append((path, "not a slot of Adafactor"))
+            return []
+        scanned = _SCANNED.fullmatch(parameter) is not None
+        canonical = self._names.get(parameter, ())
+        for number, name in enumerate(canonical):
+            shape = self.entries[name].shape
+            slot, axis = _translate_slot(_SLOTS[kind], name, shape, stacked=scanned)
+            if scanned and (len(leaf.shape) <= axis or leaf.shape[axis] != len(canonical)):
+                return [path]
+            layer = (axis, number) if scanned else None
+            self._add_entry(names.slot_name(name, slot), leaf, layer, path)
+        return [] if canonical else [path]
+
     def _add_entry(
-        self, name: str, leaf: InlineArray | ZarrArray, layer: tuple[int, int] | None, path: str
-    ) -> list[str]:
+        self, name: str, leaf: np.ndarray | ZarrArray, layer: tuple[int, int] | None, path: str
+    ) -> None:
         shape = leaf.shape
         if layer is not None:
             shape = tuple(size for axis, size in enumerate(shape) if axis != layer[0])
         self._places[name] = (leaf, layer)
         self.entries[name] = TensorEntry(combined(name, shape), leaf.dtype, path)
-        return []
-
-    def _add_slot(self, path: str, leaf: InlineArray | ZarrArray) -> list[str]:
-        parameter, _, kind = path.removeprefix("state/param_states/").rpartition("/")
-        if kind not in _SLOTS or not path.startswith("state/param_states/"):
-            return [f"{path} (--drop_slots leaves out the optimizer's state)"]
-        if parameter in self._stacks:
-            return self._add_stacked_slot(parameter, _SLOTS[kind], path, leaf)
-        name = names.from_t5x(_unshare_bias(parameter))
-        if name is None or name not in self.entries:
-            return [path]
-        slot = _swap_slot(_SLOTS[kind], self.entries[name].shape)
-        return self._add_entry(names.slot_name(name, slot), leaf, None, path)
-
-    def _add_stacked_slot(
-        self, parameter: str, slot: str, path: str, leaf: InlineArray | ZarrArray
-    ) -> list[str]:
-        """Adds an entry for the slot of each layer of a stacked parameter.
-
-        Returns:
-          [path] if the slot does not have the parameter's number of layers, otherwise [].
-        """
-        side, rest = _SCANNED.fullmatch(parameter).groups()
-        for layer in range(self._stacks[parameter]):
-            name = names.from_t5x(f"{side}/layers_{layer}/{rest}")
-            kind, axis = _translate_stacked_slot(slot, name, self.entries[name].shape)
-            if len(leaf.shape) <= axis or leaf.shape[axis] != self._stacks[parameter]:
-                return [path]
-            self._add_entry(names.slot_name(name, kind), leaf, (axis, layer), path)
-        return []
 
     def _fold_bias(self) -> None:
         """If the biases of all layers are equal, replaces them with one shared bias."""
@@ -253,42 +459,45 @@ def _is_index(path: Path) -> bool:
 
 
 class T5xTarget(CheckpointTarget):
-    """Writes a T5X checkpoint.
+    """Writes a T5X checkpoint into the folder `checkpoint_STEP` of a folder."""
 
-    Args:
-      folder: an empty folder, in which the folder `checkpoint_STEP` is made.
-      plan: the plan of the checkpoint; `options` may have `scan_layers` and `gzip_level`.
-    """
+    title, last = "T5X", INDEX
 
     def __init__(self, folder: Path, plan: TargetPlan) -> None:
-        self._plan = plan
-        self._folder = folder / f"checkpoint_{plan.facts.step}"
-        self._folder.mkdir()
-        self._scan = bool(plan.options.get("scan_layers"))
-        self._gzip_level = plan.options.get("gzip_level", 0)
+        super().__init__(folder / f"checkpoint_{plan.facts.step}", plan)
+        self.folder.mkdir()
         self._writers: dict[str, ZarrWriter] = {}
+
+    @staticmethod
+    def adapt_plan(plan: TargetPlan) -> TargetPlan:
+        """Leaves out AdamW's slots, and checks that layers that will be stacked have no slots."""
+        slot_of = {name: names.split_slot(name)[1] for name in plan.entries}
+        entries = {n: e for n, e in plan.entries.items() if slot_of[n] not in names.ADAM_SLOTS}
+        if plan.options.scan_layers and any(slot_of[name] for name in entries):
+            raise UserError("--scan_layers stacks only weights: add --drop_slots")
+        return dataclasses.replace(plan, entries=entries)
 
     def write(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor by canonical name."""
         parameter, slot = names.split_slot(name)
         side, layer, rest = _split_layer(names.t5x_name(parameter))
-        if not self._scan or layer is None:
-            path = _find_native_path(parameter, slot, self._plan)
+        if not self.plan.options.scan_layers or layer is None:
+            path = _find_native_path(parameter, slot, self.plan)
             self._open_writer(path, array.shape, array.dtype).write(array)
             return
-        layers = getattr(self._plan.model, f"{side}_layers")
+        layers = getattr(self.plan.model, f"{side}_layers")
         shape = (array.shape[0], layers, *array.shape[1:])
         writer = self._open_writer(f"target/{side}/{side}/{rest}", shape, array.dtype)
-        is_shared = rest == _BIAS and self._plan.model.shared_bias
+        is_shared = rest == _BIAS and self.plan.model.shared_bias
         for number in range(layers) if is_shared else [layer]:
-            writer.write_layer(number, array)
+            writer.write(array, number)
 
     def finish(self) -> None:
         """Writes the index, which completes the checkpoint."""
         # The step is written as an array, because T5X's loader reads its dtype. T5X itself has also
         # written plain integers.
-        leaves = {"state/step": pack_array(np.asarray(self._plan.facts.step, np.int32))}
-        if any(names.split_slot(name)[1] for name in self._plan.entries):
+        leaves = {"state/step": pack_array(np.asarray(self.plan.facts.step, np.int32))}
+        if any(names.split_slot(name)[1] for name in self.plan.entries):
             leaves |= self._make_placeholders()
         for path, writer in self._writers.items():
             writer.finish()
@@ -298,24 +507,16 @@ class T5xTarget(CheckpointTarget):
             _insert(optimizer, path, leaves[path])
         index = {"version": _VERSION, "optimizer": optimizer}
         content = msgpack.packb(index, use_bin_type=True, strict_types=True)
-        (self._folder / INDEX).write_bytes(content)
-        if self._plan.facts.tokenizer:
-            target = self._folder.parent / tokenizer.FILE
-            target.write_bytes(tokenizer.model_bytes(self._plan.facts.tokenizer))
-
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
+        (self.folder / INDEX).write_bytes(content)
+        if self.plan.facts.tokenizer:
+            target = self.folder.parent / tokenizer.FILE
+            target.write_bytes(tokenizer.model_bytes(self.plan.facts.tokenizer))
 
     def _open_writer(self, path: str, shape: tuple[int, ...], dtype: np.dtype) -> ZarrWriter:
         if path not in self._writers:
             stacked = _SCANNED.fullmatch(path.removeprefix("target/")) is not None
             self._writers[path] = ZarrWriter(
-                self._folder,
-                path.replace("/", "."),
-                shape=shape,
-                dtype=dtype,
-                gzip_level=self._gzip_level,
-                one_layer_chunks=stacked,
+                self.folder, path.replace("/", "."), shape=shape, dtype=dtype, stacked=stacked
             )
         return self._writers[path]
 
@@ -327,31 +528,7 @@ class T5xTarget(CheckpointTarget):
         """
         empty = pack_array(np.zeros(_PLACEHOLDER_SHAPE, np.float32))
         parameters = [p.removeprefix("target/") for p in self._writers if p.startswith("target/")]
-        return {f"state/param_states/{p}/{kind}": empty for p in parameters for kind in _SLOTS}
-
-
-def adapt_plan(plan: TargetPlan) -> TargetPlan:
-    """Adjusts a plan to T5X's format, which holds Adafactor's slots but not AdamW's.
-
-    Raises:
-      UserError: if layers are to be stacked, but the plan has optimizer slots or no layers.
-    """
-    entries = {
-        name: entry
-        for name, entry in plan.entries.items()
-        if names.split_slot(name)[1] not in names.ADAM_SLOTS
-    }
-    plan = dataclasses.replace(plan, entries=entries)
-    if not plan.options.get("scan_layers"):
-        return plan
-    if any(names.split_slot(name)[1] for name in plan.entries):
-        raise UserError(
-            "T5X factors the optimizer's state of stacked layers differently: add --drop_slots to "
-            "--scan_layers"
-        )
-    if 0 in (plan.model.encoder_layers, plan.model.decoder_layers):
-        raise UserError("there are no layers to stack")
-    return plan
+        return {f"{_STATES}{p}/{kind}": empty for p in parameters for kind in _SLOTS}
 
 
 def _find_native_path(parameter: str, slot: str | None, plan: TargetPlan) -> str:
@@ -361,9 +538,9 @@ def _find_native_path(parameter: str, slot: str | None, plan: TargetPlan) -> str
         path = path.replace(f"/layers_0/{_BIAS}", f"/{_BIAS}")
     if slot is None:
         return f"target/{path}"
-    slot = _swap_slot(slot, plan.entries[parameter].shape)
+    slot, _ = _translate_slot(slot, parameter, plan.entries[parameter].shape, stacked=False)
     kind = next(kind for kind, ours in _SLOTS.items() if ours == slot)
-    return f"state/param_states/{path}/{kind}"
+    return f"{_STATES}{path}/{kind}"
 
 
 def _insert(tree: dict[str, Any], path: str, value: Any) -> None:
@@ -379,17 +556,20 @@ def _unshare_bias(path: str) -> str:
     return f"{match[1]}/layers_0/{_BIAS}" if match else path
 
 
-def _swap_slot(slot: str, shape: tuple[int, ...]) -> str:
-    """Translates the kind of a slot between T5X and Mesh TensorFlow, for unstacked layers."""
-    if same_size(shape) and slot in ("vr", "vc"):
-        return "vc" if slot == "vr" else "vr"
-    return slot
+def _translate_slot(
+    slot: str, name: str, shape: tuple[int, ...], *, stacked: bool
+) -> tuple[str, int]:
+    """Translates the kind of a slot between T5X and Mesh TensorFlow.
 
-
-def _translate_stacked_slot(slot: str, name: str, shape: tuple[int, ...]) -> tuple[str, int]:
-    """Returns Mesh TensorFlow's kind for a slot of stacked layers, and the axis of the layers."""
+    Returns:
+      the kind, and the axis of the layers if layers are stacked.
+    """
     dims = names.row_of(name).dims
-    if slot not in ("vr", "vc") or len(shape) != 2 or "D" not in dims:
+    if slot not in ("vr", "vc") or len(shape) != 2:
+        return slot, 1
+    if not stacked:
+        return ({"vr": "vc", "vc": "vr"}[slot] if shape[0] == shape[1] else slot), 1
+    if "D" not in dims:
         return slot, 1
     kept_axis = dims.index("D") if slot == "vr" else 1 - dims.index("D")
     # The stacked array is [first, layers, second].

@@ -120,9 +120,6 @@ class TorchSource(CheckpointSource):
                 whole[rows.first : rows.first + rows.shape[0]] = file.get_tensor(key)
         return np.ascontiguousarray(whole.T) if _is_transposed(name, whole.shape) else whole
 
-    def close(self) -> None:
-        """Does nothing: no file stays open."""
-
     def _shape(self, key: str) -> tuple[int, ...]:
         row_ranges = self._row_ranges[key]
         return sum(rows.shape[0] for rows in row_ranges), *row_ranges[0].shape[1:]
@@ -268,9 +265,7 @@ def _check_tiled(folder: Path, key: str, row_ranges: list[_RowRange]) -> None:
     next_row = 0
     for rows in row_ranges:
         if not rows.shape or rows.first != next_row or rows.shape[1:] != row_ranges[0].shape[1:]:
-            raise UserError(
-                f"{folder}: the rows of {key!r:.100} do not fit together: it is damaged"
-            )
+            raise UserError(f"{folder} is damaged: the rows of {key!r:.100} do not fit together")
         next_row += rows.shape[0]
 
 

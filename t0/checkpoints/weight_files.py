@@ -24,7 +24,6 @@ TensorFlow is never imported. PyTorch is imported only to read pickles.
 """
 
 import dataclasses
-import itertools
 import json
 import os
 import struct
@@ -66,14 +65,9 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 # at a time would be five times slower, because rows at a power-of-two distance share cache lines.
 _BLOCK_ROWS = 1024
 _LINE_ROWS = 16
-SAFE_SINCE = (2, 6)
+_SAFE_SINCE = (2, 6)
 _LARGEST_HEADER_BYTES = 100_000_000  # the limit of the library safetensors
 _MOST_TENSORS = 20_000
-_ADVICE = (
-    "It is a pickle, which can run any code when opened, and is not read. Use the model's "
-    "safetensors files, or install PyTorch 2.6 or later, whose weights_only loader reads it "
-    f"safely: {install_command('hf')}"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,21 +125,13 @@ def open_weights(folder: Path) -> Weights:
             weights = open_files(folder, {})
             if shard_of and not missing:
                 _check_same(folder, (single, weights), (index, open_files(folder, shard_of)))
-            return _without_wrappers(folder, weights)
+            return weights
         if missing:
-            raise UserError(
-                f"{folder / index} names {len(missing):,} files that are missing. Copy them, or "
-                f"save the model again:{listed(missing)}"
-            )
+            raise UserError(f"{folder / index} names missing files:{listed(missing)}")
         if shard_of:
-            return _without_wrappers(folder, open_files(folder, shard_of))
-        strays = sorted(path.name for path in folder.glob("model-*-of-*.safetensors"))
-        if strays:
-            raise UserError(f"{folder} has shards but not their index, {INDEX}:{listed(strays)}")
-    raise UserError(
-        f"{folder} has no weights; expected {SINGLE}, or {INDEX} with its shards"
-        f"{look_alikes.hint(folder)}"
-    )
+            return open_files(folder, shard_of)
+    files = f"{SINGLE}, or {INDEX} with its shards"
+    raise UserError(f"{folder} has no weights; expected {files}{look_alikes.hint(folder)}")
 
 
 def open_file(path: Path) -> Weights:
@@ -159,16 +145,10 @@ def open_file(path: Path) -> Weights:
 
 
 def _check_same(folder: Path, first: tuple[str, Weights], second: tuple[str, Weights]) -> None:
-    """Reads two sets of weights in one folder, and checks that they are equal.
-
-    Raises:
-      UserError: if they differ. The message names both sets, and tensors that differ.
-    """
+    """Reads two sets of weights in one folder, and raises a UserError if they differ."""
     (name, single), (other_name, sharded) = first, second
     wrong = sorted(single.tensors.keys() ^ sharded.tensors.keys())
-    if not wrong:
-        differ = (k for k in single.tensors if digest(single, k) != digest(sharded, k))
-        wrong = list(itertools.islice(differ, 1))
+    wrong = wrong or [k for k in single.tensors if digest(single, k) != digest(sharded, k)][:1]
     if wrong:
         raise UserError(
             f"{folder} has two different sets of weights: {name}, which transformers reads, and "
@@ -180,25 +160,6 @@ def digest(weights: Weights, key: str) -> str:
     """Returns a text that two tensors share only if their shapes, dtypes and values are equal."""
     tensor = weights.tensors[key]
     return f"{tensor.dtype} {tensor.shape} {checksum(weights.load(key, transposed=False))}"
-
-
-def _without_wrappers(folder: Path, weights: Weights) -> Weights:
-    """Returns the weights with the wrappers' prefixes removed from their keys."""
-    original_keys = {
-        ".".join(word for word in key.split(".") if word not in _WRAPPERS): key
-        for key in weights.tensors
-    }
-    if len(original_keys) < len(weights.tensors):
-        duplicates = sorted(weights.tensors.keys() - original_keys.values())
-        raise UserError(
-            f"{folder} has tensors with and without a wrapper's prefix:{listed(duplicates)}"
-        )
-
-    def load(key: str, *, transposed: bool) -> np.ndarray:
-        return weights.load(original_keys[key], transposed=transposed)
-
-    tensors = {key: weights.tensors[native] for key, native in original_keys.items()}
-    return Weights(tensors, weights.metadata, load)
 
 
 class ShardWriter:
@@ -273,17 +234,23 @@ def _lazy_weights(tensors: dict[str, StoredTensor], metadata: dict[str, str]) ->
 def _read_files(
     names: tuple[Path, Path], shard_of: Mapping[str, str], read: Callable[[Path], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Reads the files that `shard_of` names. If `shard_of` is empty, reads the single file."""
+    """Reads the files that `shard_of` names, or else the single file; drops wrappers' prefixes."""
     single, index = names
     tensors: dict[str, Any] = {}
     for name in sorted(set(shard_of.values())) or [single.name]:
-        more = read(index.with_name(name))
-        if duplicates := sorted(tensors.keys() & more.keys()):
-            raise UserError(f"{index}: several of its files have:{listed(duplicates)}")
-        tensors |= more
-    if shard_of and (wrong := sorted(tensors.keys() ^ shard_of.keys())):
+        for native, tensor in read(index.with_name(name)).items():
+            key = _without_wrappers(native)
+            if key in tensors:
+                fault = f"two tensors {shown(key)}, in two files or with a wrapper's prefix"
+                raise UserError(f"{single.parent} has {fault}")
+            tensors[key] = tensor
+    if shard_of and (wrong := sorted(tensors.keys() ^ set(map(_without_wrappers, shard_of)))):
         raise UserError(f"{index} and its files disagree on:{listed(wrong)}")
     return tensors
+
+
+def _without_wrappers(key: str) -> str:
+    return ".".join(word for word in key.split(".") if word not in _WRAPPERS)
 
 
 def _shards_by_key(index: Path) -> dict[str, str]:
@@ -316,7 +283,10 @@ def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor
         end, tensors = 8 + length, {}
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + offset for offset in fact["data_offsets"])
-            tensors[key] = _describe_tensor(path, key, tuple(fact["shape"]), fact["dtype"], end)
+            shape = tuple(fact["shape"])
+            if fact["dtype"] not in _DTYPES or not all(type(n) is int and n >= 0 for n in shape):
+                raise ValueError(f"{shown(key)} is {shown(fact['dtype'])} {shown(shape)}")
+            tensors[key] = StoredTensor(path, shape, _DTYPES[fact["dtype"]], end)
             if first != end or last != end + tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
             end += tensors[key].nbytes
@@ -330,16 +300,6 @@ def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor
             "Copy it again"
         ) from error
     return tensors
-
-
-def _describe_tensor(
-    path: Path, key: str, shape: tuple[int, ...], dtype: str, first: int
-) -> StoredTensor:
-    if dtype not in _DTYPES:
-        raise UserError(f"{path}: {shown(key)} has dtype {dtype}, which no T5 weights have")
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"{shown(key)} has the shape {shown(shape)}")
-    return StoredTensor(path, shape, _DTYPES[dtype], first)
 
 
 def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
@@ -419,28 +379,26 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{path} cannot be read as weights only: {reason}. It is a pickle, which can run any "
-            "code when opened otherwise. Use the model's safetensors files"
+            f"{path} cannot be read as weights only ({reason}): use the model's safetensors files"
         ) from error
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        keys = listed(list(map(shown, state))) if isinstance(state, dict) else ""
-        raise UserError(
-            f"{path} contains more than a model's tensors. Save only model.state_dict(), or "
-            f"use the model's safetensors files{'; its keys are:' if keys else ''}{keys}"
-        )
+        raise UserError(f"{path} contains more than tensors: save only model.state_dict()")
     return {key: (path, tensor.detach()) for key, tensor in state.items()}
 
 
 def _import_safe_torch(folder: Path) -> Any:
     try:
         import torch
-    except ImportError as error:
-        raise UserError(f"{folder} has only a pytorch_model.bin. {_ADVICE}") from error
-    version = tuple(int(number) for number in torch.__version__.split(".")[:2])
-    if version < SAFE_SINCE:
+
+        version = torch.__version__
+    except ImportError:
+        version = "0.0"
+    if tuple(map(int, version.split(".")[:2])) < _SAFE_SINCE:
         raise UserError(
-            f"{folder} has only a pytorch_model.bin, and PyTorch is {torch.__version__}. {_ADVICE}"
+            f"{folder} has only a pytorch_model.bin, a pickle, which can run any code when opened, "
+            "and is not read. Use the model's safetensors files, or install PyTorch 2.6 or later, "
+            f"whose weights_only loader reads it safely: {install_command('hf')}"
         )
     return torch

@@ -30,6 +30,7 @@ from t0.run.preflight import check_sizes, run_mode
 from t0.training import export as export_hf
 
 _INITIAL_PARAMETERS = ("run.init_checkpoint", "tpu_estimator_model_fn.init_checkpoint")
+# With the step -1, every mode reads the checkpoint that is passed to it and no other.
 _STEPS = ("eval_checkpoint_step", "export_checkpoint_step")
 
 
@@ -68,7 +69,9 @@ def find(flags: Any, vocabulary: Any = None) -> tuple[dict[str, Any], str | None
         gin.bind_parameter("get_variable_dtype.master_dtype", "float32")
         return dict.fromkeys(_STEPS, -1), checkpoint_given
     checkpoint = _convert_to_mesh(checkpoint_given, folder, slots=False)
-    return _read_only_arguments(checkpoint), checkpoint
+    if dtype := checkpoint_files.weights_dtype(checkpoint):
+        gin.bind_parameter("get_variable_dtype.master_dtype", dtype)
+    return dict.fromkeys(_STEPS, -1), checkpoint
 
 
 def read_elsewhere(flags: Any) -> bool:
@@ -148,15 +151,7 @@ def _foreign_checkpoint_of_run_file() -> str | None:
         return None
 
 
-def _read_only_arguments(checkpoint: str) -> dict[str, Any]:
-    """Returns arguments of `run` with which every mode reads `checkpoint` and no other."""
-    dtype = checkpoint_files.weights_dtype(checkpoint)
-    if dtype:
-        gin.bind_parameter("get_variable_dtype.master_dtype", dtype)
-    return dict.fromkeys(_STEPS, -1)
-
-
 def _convert_to_mesh(path: str, folder: str, *, slots: bool) -> str:
     check_sizes(path)
     workdir = os.path.join(folder, "converted")  # noqa: PTH118 (gs:// paths)
-    return as_mesh_checkpoint(path, workdir, slots=slots, progress=sys.stderr.isatty())
+    return as_mesh_checkpoint(path, workdir, slots=slots)

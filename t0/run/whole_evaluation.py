@@ -52,7 +52,7 @@ class WholeEvaluation:
       shard: the shard to evaluate, if the batches are divided into shards.
       decode_answers: whether to also decode an answer to each input of ranked tasks.
       join: the way in which input and choice are joined for a decoder-only model, a name in
-        `transformers_folders.JOINS`; None for the default.
+        `look_alikes.JOINS`; None for the default.
       engine: "tensorflow" or "torch".
       device: the device of the engine "torch": "auto", "cuda" or "cpu".
     """

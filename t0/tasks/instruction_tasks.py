@@ -4,7 +4,7 @@
         seqio.TaskRegistry.add(name, **arguments)       # sni_def_pos_2, sni_def, ...
 
     switches = VARIANTS["sni_def_pos_2"][0]      # definition and two positive examples
-    input_parts(task, instance, switches).whole()
+    input_parts(task, instance, switches)        # {"name": "", "definition": ..., ...}, together:
     # Definition: In this task, you are given a country name ... capital city.
     #
     #  Positive Example 1 -
@@ -54,7 +54,8 @@ from t0.sources.instructions import (
 from t0.tasks.instruction_steps import draw_output, encode_parts, join_what_fits
 from t0.tasks.metrics import Expected, instruction_metrics
 from t0.tasks.ordered_source import TEXT, TEXTS, Record
-from t0.tasks.recipe_tasks import RecordSource, t5_features
+from t0.tasks.recipe_tasks import RecordSource
+from t0.tasks.vocabulary import t5_features
 
 _NAME = re.compile(
     r"sni(?P<name>_name)?(?P<definition>_def)?(_pos_(?P<positives>\d))?(_neg_(?P<negatives>\d))?"
@@ -101,13 +102,9 @@ def switches_of(task: str) -> Switches:
             f"'{task}' is not an encoding of instructions. Expected sni, then any of _name, _def, "
             f"_pos_N, _neg_N and _expl in this order, or {NO_INSTRUCTION}."
         )
-    return Switches(
-        name=bool(match["name"]),
-        definition=bool(match["definition"]),
-        positives=int(match["positives"] or 0),
-        negatives=int(match["negatives"] or 0),
-        explanations=bool(match["explanations"]),
-    )
+    flags = {name: bool(match[name]) for name in ("name", "definition", "explanations")}
+    counts = {name: int(match[name] or 0) for name in ("positives", "negatives")}
+    return Switches(**flags, **counts)
 
 
 # Task name -> its encodings, which are those of Tk-Instruct's experiments. The models of
@@ -144,30 +141,6 @@ VARIANTS: dict[str, tuple[Switches, ...]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """The parts of an input. If the input is too long, examples can be left out.
-
-    Attributes:
-      name: the task's name. Tk-Instruct does not count its tokens when it selects examples.
-      definition: the task's definition, or "".
-      positives: positive examples.
-      negatives: negative examples.
-      instance: the instance's input.
-    """
-
-    name: str
-    definition: str
-    positives: tuple[str, ...]
-    negatives: tuple[str, ...]
-    instance: str
-
-    def whole(self) -> str:
-        """Returns the input with all its examples."""
-        examples = "".join((*self.positives, *self.negatives))
-        return self.name + self.definition + examples + self.instance
-
-
 def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -> Switches:
     """Returns the encoding of an instance, which is drawn with the instance's id and `seed`."""
     if len(variants) == 1:
@@ -175,25 +148,25 @@ def draw_switches(variants: Sequence[Switches], instance: Instance, seed: int) -
     return random.Random(f"{instance.id} {seed}").choice(variants)
 
 
-def input_parts(task: Task, instance: Instance, switches: Switches) -> Parts:
-    """Returns the parts of an instance's input."""
+def input_parts(task: Task, instance: Instance, switches: Switches) -> dict[str, Any]:
+    """Returns the parts of an instance's input, as a record before the caching point has them.
+
+    If the input is too long, positive and negative examples can be left out. Tk-Instruct does not
+    count the tokens of the task's name when it selects examples.
+    """
     explained = switches.explanations
-    return Parts(
-        name=f"{task.name}. " if switches.name else "",
-        definition=_end_sentence(f"Definition: {task.definition.strip()}") + "\n\n"
-        if switches.definition
-        else "",
-        positives=_format_examples("Positive", task.positives[: switches.positives], explained),
-        negatives=_format_examples("Negative", task.negatives[: switches.negatives], explained),
-        instance="Now complete the following example -\n"
-        + _end_sentence(f"Input: {instance.input.strip()}")
-        + "\nOutput: ",
-    )
+    definition = _end_sentence(f"Definition: {task.definition.strip()}") + "\n\n"
+    question = _end_sentence(f"Input: {instance.input.strip()}")
+    return {
+        "name": f"{task.name}. " if switches.name else "",
+        "definition": definition if switches.definition else "",
+        "positives": _format_examples("Positive", task.positives[: switches.positives], explained),
+        "negatives": _format_examples("Negative", task.negatives[: switches.negatives], explained),
+        "instance": f"Now complete the following example -\n{question}\nOutput: ",
+    }
 
 
-def _format_examples(
-    kind: str, examples: Sequence[Demonstration], explained: bool
-) -> tuple[str, ...]:
+def _format_examples(kind: str, examples: Sequence[Demonstration], explained: bool) -> list[str]:
     texts = []
     for number, example in enumerate(examples, start=1):
         lines = [
@@ -204,7 +177,7 @@ def _format_examples(
         if explained and example.explanation is not None:
             lines.append(_end_sentence(f" Explanation: {example.explanation.strip()}"))
         texts.append("\n".join(lines) + "\n\n")
-    return tuple(texts)
+    return texts
 
 
 def _end_sentence(text: str) -> str:
@@ -304,19 +277,16 @@ class InstructionSource(RecordSource):
                 "task": task.name,
                 "category": task.category,
                 "input": instance.input,
-                "name": encoded.name,
-                "definition": encoded.definition,
-                "positives": self._pad_examples("positives", encoded.positives),
-                "negatives": self._pad_examples("negatives", encoded.negatives),
-                "instance": encoded.instance,
+                **encoded,
+                **{
+                    kind: [*encoded[kind], *[""] * (places - len(encoded[kind]))]
+                    for kind, places in self.places.items()
+                },
                 # Training draws a random output as the target. Evaluation always uses the first
                 # output.
                 "outputs": instance.outputs if split == "train" else instance.outputs[:1],
                 "references": instance.outputs,
             }
-
-    def _pad_examples(self, kind: str, examples: Sequence[str]) -> list[str]:
-        return [*examples, *[""] * (self.places[kind] - len(examples))]
 
     def _notes(self, split: str) -> list[str]:
         chosen = self.select_instances(split)

@@ -54,29 +54,26 @@ from t0.prompts import Template
 Metric = Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
 
 
+def _adapt(metric: Metric, target: Callable, prediction: Callable) -> Metric:
+    """Returns a metric that first changes each target and each prediction with a function."""
+
+    def adapted(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+        return metric([*map(target, targets)], [*map(prediction, predictions)])
+
+    adapted.__name__ = metric.__name__
+    return adapted
+
+
 def _answers(metric: Metric) -> Metric:
     # These metrics take a list of accepted answers. Here, the target is the only accepted answer.
-    def over_answers(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-        return metric([[target] for target in targets], predictions)
-
-    over_answers.__name__ = metric.__name__
-    return over_answers
+    return _adapt(metric, lambda target: [target], str)
 
 
-def _numbers(metric: Metric) -> Metric:
-    # A correlation needs numbers. A text that is not a number counts as -1, as in T5's STS-B task.
-    def over_numbers(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-        return metric(
-            [*map(t5_postprocessors.string_to_float, targets)],
-            [*map(t5_postprocessors.string_to_float, predictions)],
-        )
-
-    over_numbers.__name__ = metric.__name__
-    return over_numbers
-
-
-_PEARSON = _numbers(t5.pearson_corrcoef)
-_SPEARMAN = _numbers(t5.spearman_corrcoef)
+# A correlation needs numbers. A text that is not a number counts as -1, as in T5's STS-B task.
+_PEARSON, _SPEARMAN = (
+    _adapt(metric, t5_postprocessors.string_to_float, t5_postprocessors.string_to_float)
+    for metric in (t5.pearson_corrcoef, t5.spearman_corrcoef)
+)
 
 # A word is a character (with its marks) of a script without spaces, a run of letters and digits of
 # any other script, or a symbol.
@@ -147,23 +144,17 @@ _FORCED: dict[tuple[str, str | None], list[Metric]] = {
 }
 
 
-def _by_dataset(dataset: str, subset: str | None, template: Template) -> Sequence[Metric] | None:
-    if (dataset, subset) in _FORCED:
-        return _FORCED[dataset, subset]
-    if template.answer_choices is None:
-        return None
-    return _TABLES.get(dataset, {}).get(subset)
-
-
 def plain_metrics(dataset: str, subset: str | None, template: Template) -> list[Metric]:
     """Returns the metric functions of a template's plain task.
 
     Raises:
       UserError: if the template names a metric that is not in `METRICS`.
     """
-    by_dataset = _by_dataset(dataset, subset, template)
-    if by_dataset is not None:
-        return list(by_dataset)
+    if (dataset, subset) in _FORCED:
+        return list(_FORCED[dataset, subset])
+    table = _TABLES.get(dataset, {}) if template.answer_choices is not None else {}
+    if subset in table:
+        return list(table[subset])
     unknown = [name for name in template.metrics if name not in METRICS]
     if unknown:
         where = f"{template.where}: " if template.where else ""
@@ -214,11 +205,6 @@ def _f1_or_both_empty(answer: str, prediction: str) -> float:
     return answer_f1(answer, prediction)
 
 
-Measures = dict[str, Callable[[str, str], float]]
-_SQUAD_1: Measures = {"em": answers_match, "f1": answer_f1}
-_SQUAD_2: Measures = {"em": answers_match, "f1": _f1_or_both_empty}
-
-
 def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) -> dict[str, float]:
     """Returns exact match and F1 of one prediction, from 0 to 1.
 
@@ -229,7 +215,7 @@ def squad_scores(answers: Sequence[str], prediction: str, *, may_be_none: bool) 
     """
     if may_be_none:
         answers = [answer for answer in answers if normalised_answer(answer)] or [""]
-    measures = _SQUAD_2 if may_be_none else _SQUAD_1
+    measures = {"em": answers_match, "f1": _f1_or_both_empty if may_be_none else answer_f1}
     return {
         name: max(measure(answer, prediction) for answer in answers)
         for name, measure in measures.items()
@@ -257,7 +243,7 @@ def squad_metrics(targets: Sequence[Sequence[str]], predictions: Sequence[str]) 
             kind = "_answerable" if answers else "_unanswerable"
             groups.setdefault(kind, []).append(scores)
     return {
-        name + kind: 100.0 * sum(example[name] for example in scores) / len(scores)
+        name + kind: _percent(scores, name)
         for kind, scores in groups.items()
         for name in ("em", "f1")
     }
@@ -321,17 +307,14 @@ def instruction_metrics(
     # All instances first, then categories, then tasks.
     groups = sorted(scores, key=lambda group: (group != "", group in {t.task for t in targets}))
     return {
-        name + (f"_for_{group}" if group else ""): _percent(
-            example[name] for example in scores[group]
-        )
+        name + (f"_for_{group}" if group else ""): _percent(scores[group], name)
         for group in groups
         for name in INSTRUCTION_MEASURES
     }
 
 
-def _percent(values: Iterable[float]) -> float:
-    percents = list(values)
-    return 100.0 * sum(percents) / len(percents)
+def _percent(scores: Sequence[dict[str, float]], name: str) -> float:
+    return 100.0 * sum(example[name] for example in scores) / len(scores)
 
 
 @gin.configurable("bleu", module="t0")

@@ -60,9 +60,7 @@ class OrderedSource(seqio.DataSource):
         """
         del shuffle, seed, unused
         if shard_info and shard_info.num_shards > 1:
-            raise UserError(
-                f"a split of this source is one shard, but {shard_info.num_shards} were requested"
-            )
+            raise UserError(f"a split is one shard, but {shard_info.num_shards} were requested")
 
         def generate() -> Iterator[Record]:
             with remembered():

@@ -32,7 +32,7 @@ from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
-from t0.tasks.vocabulary import default_vocabulary
+from t0.tasks.vocabulary import t5_features, tokenised
 
 
 class PromptedSource(OrderedSource):
@@ -205,14 +205,6 @@ class _RankMetric:
         return t5_metrics.rank_classification(targets, scores, num_classes=self.rank_classes())
 
 
-def _output_features() -> dict[str, seqio.Feature]:
-    vocabulary = default_vocabulary()
-    return {
-        "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
-        "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
-    }
-
-
 def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPrompts | None:
     """Returns the prompts of a mixture or task, which a run records with the trained model.
 
@@ -256,17 +248,12 @@ def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
         num_rows=task.num_rows,
         seed_name=task.name,
     )
-    tokenised = [
-        seqio.preprocessors.tokenize,
-        seqio.preprocessors.append_eos,
-        seqio.CacheDatasetPlaceholder(required=False),
-    ]
     metrics = plain_metrics(task.dataset, task.subset, task.template)
     definitions = {
         task.name: {
             "source": source(),
-            "preprocessors": tokenised,
-            "output_features": _output_features(),
+            "preprocessors": tokenised(),
+            "output_features": t5_features(inputs_eos=False),
             "metric_fns": metrics,
             "postprocess_fn": _strip
             if reads_text(metrics)
@@ -276,8 +263,8 @@ def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
     if task.template.answer_choices:  # None or "": open-ended
         definitions[task.name + SCORE_EVAL] = {
             "source": source(hide_labels=True),
-            "preprocessors": [expand_choices, *tokenised],
-            "output_features": _output_features(),
+            "preprocessors": [expand_choices, *tokenised()],
+            "output_features": t5_features(inputs_eos=False),
             "metric_fns": [_RankMetric(task.template)],
             "postprocess_fn": t5_postprocessors.rank_classification,
         }

@@ -41,12 +41,7 @@ from t0.sources.texts import FolderTexts, Texts
 from t0.sources.translations import count_pairs, read_pairs
 from t0.tasks.metrics import Bleu, squad_metrics
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource, Record
-from t0.tasks.vocabulary import default_vocabulary
-
-
-def _nothing(split: str) -> Sequence[Any]:
-    del split
-    return ()
+from t0.tasks.vocabulary import default_vocabulary, t5_features, tokenised
 
 
 class RecordSource(OrderedSource):
@@ -68,8 +63,8 @@ class RecordSource(OrderedSource):
         count: Callable[[str], int],
         splits: Sequence[str],
         signature: Mapping[str, tf.TensorSpec],
-        notes: Callable[[str], Sequence[str]] = _nothing,
-        files: Callable[[str], Sequence[Path]] = _nothing,
+        notes: Callable[[str], Sequence[str]] = lambda split: (),
+        files: Callable[[str], Sequence[Path]] = lambda split: (),
     ) -> None:
         self._read = read
         self._count = count
@@ -95,22 +90,7 @@ class RecordSource(OrderedSource):
         yield from self._read(split)
 
 
-def t5_features() -> dict[str, seqio.Feature]:
-    """Returns the features inputs and targets in T5's vocabulary, with EOS, as in T5's tasks."""
-    feature = seqio.Feature(default_vocabulary(), add_eos=True, dtype=tf.int32)
-    return {"inputs": feature, "targets": feature}
-
-
-def tokenised() -> list[Any]:
-    """Returns preprocessors that tokenise, append EOS and then mark the caching point."""
-    return [
-        seqio.preprocessors.tokenize,
-        seqio.preprocessors.append_eos,
-        seqio.CacheDatasetPlaceholder(required=False),
-    ]
-
-
-class TextSource(seqio.DataSource):
+class TextSource(OrderedSource):
     """A SeqIO data source that yields documents in order, as records `{"text": str}`.
 
     Args:
@@ -120,11 +100,6 @@ class TextSource(seqio.DataSource):
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
         super().__init__(splits=texts.splits)
-
-    @property
-    def supports_arbitrary_sharding(self) -> bool:
-        """Returns False, because the shards in `list_shards` cannot be divided."""
-        return False
 
     def list_shards(self, split: str) -> Sequence[str]:
         """Returns a name for each shard."""
@@ -156,10 +131,8 @@ class TextSource(seqio.DataSource):
             shards = list(self.texts.shards(split))
         if shard_info:
             if len(shards) < shard_info.num_shards:
-                raise UserError(
-                    f"the split {split} has {len(shards)} shards, but {shard_info.num_shards} were "
-                    "requested"
-                )
+                requested = f"{shard_info.num_shards} were requested"
+                raise UserError(f"the split {split} has {len(shards)} shards, but {requested}")
             shards = shards[shard_info.index :: shard_info.num_shards]
         if shuffle:
             order = np.random.default_rng(None if seed is None else int(seed) % 2**63)
@@ -285,13 +258,9 @@ def language_name(code: str) -> str:
       UserError: if the code is not a language code.
     """
     try:
-        name = babel.Locale.parse(re.split("[-_]", code)[0]).english_name
+        return babel.Locale.parse(re.split("[-_]", code)[0]).english_name
     except (ValueError, babel.UnknownLocaleError) as error:
-        raise UserError(
-            f"'{code}' is not a language code: use codes of ISO 639 for a translation, such as en"
-            " and de."
-        ) from error
-    return name
+        raise UserError(f"'{code}' is not a language code of ISO 639, such as en or de") from error
 
 
 def translation_prefix(source: str, target: str) -> str:
@@ -311,19 +280,6 @@ def _pair_records(
         yield {"inputs": before + sentence, "targets": translation}
 
 
-class PairSource(RecordSource):
-    """A SeqIO data source of the sentence pairs in a dataset's files, for one direction."""
-
-    def __init__(self, splits: Mapping[str, SplitFile], source: str, target: str) -> None:
-        super().__init__(
-            read=functools.partial(_pair_records, splits, source, target),
-            count=functools.cache(lambda split: count_pairs(splits[split])),
-            splits=tuple(splits),
-            signature={"inputs": TEXT, "targets": TEXT},
-            files=lambda split: files_of(splits[split]),
-        )
-
-
 def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) -> dict[str, Any]:
     """Returns the arguments of `seqio.TaskRegistry.add` for one direction of a dataset.
 
@@ -332,7 +288,13 @@ def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) 
     """
     translation_prefix(source, target)
     return {
-        "source": PairSource(splits, source, target),
+        "source": RecordSource(
+            read=functools.partial(_pair_records, splits, source, target),
+            count=functools.cache(lambda split: count_pairs(splits[split])),
+            splits=tuple(splits),
+            signature={"inputs": TEXT, "targets": TEXT},
+            files=lambda split: files_of(splits[split]),
+        ),
         "preprocessors": tokenised(),
         "output_features": t5_features(),
         "metric_fns": [Bleu()],

@@ -1,4 +1,4 @@
-"""Defines the vocabulary that all tasks share, and finds its file.
+"""Defines the vocabulary that all tasks share, with its features, and finds its file.
 
 The vocabulary's path is the first of these values that is set: the `--vocab` flag, the gin binding
 `t0.vocabulary.path = '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none of
@@ -12,6 +12,7 @@ TensorFlow.
 
 import functools
 import os
+from typing import Any
 
 from t0.catalogue.sentence_pieces import EOS, EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
@@ -47,7 +48,7 @@ def set_vocabulary(path: str | None) -> None:
     if path:
         if "://" not in path and not os.path.isfile(path):  # noqa: PTH113
             raise UserError(
-                f"vocabulary not found: {path}. Give the path of a SentencePiece model file."
+                f"vocabulary not found: {path}. Give the path of a SentencePiece model."
             )
         _chosen.append(path)
         os.environ["T0_VOCAB"] = path
@@ -174,3 +175,24 @@ _SHARED = SharedVocabulary()
 def default_vocabulary() -> SharedVocabulary:
     """Returns the single vocabulary object that all prompted tasks share."""
     return _SHARED
+
+
+def t5_features(*, inputs_eos: bool = True) -> dict[str, seqio.Feature]:
+    """Returns the features inputs and targets in the shared vocabulary.
+
+    Args:
+      inputs_eos: whether inputs end in EOS, as in T5's tasks. Targets always do.
+    """
+    return {
+        name: seqio.Feature(default_vocabulary(), add_eos=add_eos, dtype=tf.int32)
+        for name, add_eos in (("inputs", inputs_eos), ("targets", True))
+    }
+
+
+def tokenised() -> list[Any]:
+    """Returns preprocessors that tokenise, append EOS and then mark the caching point."""
+    return [
+        seqio.preprocessors.tokenize,
+        seqio.preprocessors.append_eos,
+        seqio.CacheDatasetPlaceholder(required=False),
+    ]

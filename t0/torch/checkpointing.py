@@ -42,9 +42,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from t0.checkpoints import adapter_folders, checkpoint_files, conversion, names, torch_shards
 from t0.checkpoints.bundle import BundleReader, shape_of
+from t0.checkpoints.checkpoint_files import STEP
 from t0.checkpoints.conversion import ConversionOptions, check_destination, convert, open_source
 from t0.checkpoints.formats import FLOAT32, CheckpointSource
-from t0.checkpoints.mtf import STEP
 from t0.checkpoints.shape import combined, expected_shapes, slot_shape
 from t0.checkpoints.torch_shards import RECORD
 from t0.errors import UserError, short_reason
@@ -280,7 +280,7 @@ def export_to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> 
     staging = target.with_name(f".{target.name}.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     try:
         options = ConversionOptions(dtype=dtype)
-        report = convert(checkpoint, staging, to="mtf", options=options, progress=False)
+        report = convert(checkpoint, staging, to="mtf", options=options)
         resume["own"] = [step]
         resume_file.write(f"{staging}/model.ckpt-{step}", resume, _low_halves(checkpoint, dtype))
         configuration_file = checkpoint.parent / model_directory.CONFIGURATION_FILE
@@ -316,7 +316,7 @@ def export_to_hugging_face(checkpoint: Path, folder: str) -> str:
     Raises:
       UserError: if the checkpoint is damaged, or the folder cannot be written.
     """
-    report = convert(checkpoint, folder, to="hf", progress=False)
+    report = convert(checkpoint, folder, to="hf")
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"

@@ -7,7 +7,6 @@ The model is the one that gin configures for Mesh TensorFlow's `run`.
 """
 
 import contextlib
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,8 +59,7 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
         raise UserError(f"--export_hf: {model_dir} holds no checkpoint")
     with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as pieces:
         options = ConversionOptions(tokenizer=pieces)
-        progress = sys.stderr.isatty()
-        report = convert(checkpoint, folder, to="hf", options=options, progress=progress)
+        report = convert(checkpoint, folder, to="hf", options=options)
     say(
         f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors, "
         f"{report.nbytes / 1e9:,.2f} GB" + ("" if pieces else ", no tokenizer")

@@ -29,7 +29,7 @@ IDS = np.random.default_rng(5).integers(2, 100, (2, 12))
 @pytest.fixture
 def base(tmp_path):
     source = write_mtf(tmp_path / "mtf", weights(V11))
-    convert(source, tmp_path / "hf", to="hf", progress=False)
+    convert(source, tmp_path / "hf", to="hf")
     return tmp_path / "hf"
 
 
@@ -86,13 +86,13 @@ def test_adapter_is_merged_by_conversion_to_any_format(tmp_path, base):
     adapter = add_adapter(tmp_path / "adapter", base)
     expected = merged(adapter)
     for to in ("mtf", "hf", "t5x"):
-        report = convert(base, tmp_path / to / "out", to=to, adapter=adapter, progress=False)
+        report = convert(base, tmp_path / to / "out", to=to, adapter=adapter)
         assert report.kinds == ("adapter", to)
         found = merged(tmp_path / to / "out")
         assert all(np.array_equal(found[name], expected[name]) for name in expected)
     # The same base in another format is the same base.
-    convert(tmp_path / "mtf", tmp_path / "again", to="hf", adapter=adapter, progress=False)
-    prefix = as_mesh_checkpoint(str(adapter), tmp_path / "work", progress=False)
+    convert(tmp_path / "mtf", tmp_path / "again", to="hf", adapter=adapter)
+    prefix = as_mesh_checkpoint(str(adapter), tmp_path / "work")
     found = merged(prefix)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
@@ -193,7 +193,7 @@ def test_adapter_that_cannot_be_merged_is_refused(tmp_path, base, case):
     change, expected = BAD[case]
     change(adapter)
     with pytest.raises(UserError, match=expected) as caught:
-        convert(base, tmp_path / "out", to="hf", adapter=adapter, progress=False)
+        convert(base, tmp_path / "out", to="hf", adapter=adapter)
     assert "\n" not in str(caught.value) or case == "projection"
     assert not (tmp_path / "out").exists()
 
@@ -203,7 +203,7 @@ def test_adapter_for_another_base_is_refused(tmp_path, base):
     other = weights(V11, seed=9)
     write_mtf(tmp_path / "other", other)
     with pytest.raises(UserError, match=rf"is for the base {base} \(hash .*not for {tmp_path}/oth"):
-        convert(tmp_path / "other", tmp_path / "out", to="hf", adapter=adapter, progress=False)
+        convert(tmp_path / "other", tmp_path / "out", to="hf", adapter=adapter)
     write_mtf(tmp_path / "larger", weights(dataclasses.replace(V10, d_ff=64)))
     with pytest.raises(UserError, match="does not fit"):
         open_source(adapter, base=tmp_path / "larger")
@@ -215,7 +215,7 @@ def test_adapter_is_merged_into_the_chosen_step_of_its_base(tmp_path, base):
     write_mtf(tmp_path / "mtf", weights(V11, seed=9), step=2000)
     options = ConversionOptions(step=1000)
     source, target = tmp_path / "mtf", tmp_path / "out"
-    convert(source, target, to="hf", adapter=adapter, options=options, progress=False)
+    convert(source, target, to="hf", adapter=adapter, options=options)
     expected, found = merged(adapter), merged(target)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
@@ -296,7 +296,7 @@ def test_adapter_that_names_itself_as_its_base_is_refused(tmp_path, base):
     (adapter / "adapter_config.json").write_text(json.dumps(config))
     for use in (
         lambda: open_source(adapter),
-        lambda: as_mesh_checkpoint(str(adapter), tmp_path / "work", progress=False),
+        lambda: as_mesh_checkpoint(str(adapter), tmp_path / "work"),
     ):
         with pytest.raises(UserError, match="and so is its base .*expected one adapter"):
             use()
@@ -307,7 +307,7 @@ def test_adapter_with_a_quantized_base_is_refused(tmp_path, base):
     config = json.loads((base / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     (base / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the weights are quantized"):
+    with pytest.raises(UserError, match="quantized weights"):
         open_source(adapter)
 
 

@@ -22,11 +22,11 @@ from t0.errors import UserError
 
 
 def taken(source, folder, **options):
-    return as_mesh_checkpoint(str(source), folder / "work", progress=False, **options)
+    return as_mesh_checkpoint(str(source), folder / "work", **options)
 
 
 def hugging_face(folder, tensors):
-    convert(write_mtf(folder / "source", tensors), folder / "hf", to="hf", progress=False)
+    convert(write_mtf(folder / "source", tensors), folder / "hf", to="hf")
     return folder / "hf"
 
 
@@ -51,7 +51,7 @@ def test_as_mesh_checkpoint_uses_mesh_tensorflow_in_place(tmp_path, mtf_v11):
 
 @pytest.mark.parametrize("kind", ["hf", "t5x"])
 def test_as_mesh_checkpoint_converts_other_formats_once(tmp_path, mtf_v11, kind, capsys):
-    convert(mtf_v11, tmp_path / kind, to=kind, progress=False)
+    convert(mtf_v11, tmp_path / kind, to=kind)
     got = taken(tmp_path / kind, tmp_path)
     assert Path(got).name == "model.ckpt-1000"
     assert loaded(got) == loaded(mtf_v11)
@@ -62,9 +62,6 @@ def test_as_mesh_checkpoint_converts_other_formats_once(tmp_path, mtf_v11, kind,
     assert taken(tmp_path / kind, tmp_path) == got
     assert Path(f"{got}.index").stat().st_mtime_ns == before
     assert capsys.readouterr().err == ""
-    half = taken(tmp_path / kind, tmp_path, dtype="bfloat16")
-    assert half != got
-    assert open_source(half).entries["shared/embedding"].dtype == BFLOAT16
 
 
 def test_as_mesh_checkpoint_converts_a_changed_source_again(tmp_path):
@@ -103,7 +100,7 @@ def test_as_mesh_checkpoint_keeps_bfloat16(tmp_path):
 def test_as_mesh_checkpoint_float64_weights_are_refused(tmp_path):
     folder = hugging_face(tmp_path, weights(V11))
     of_dtypes(folder, [np.float64])
-    with pytest.raises(UserError, match="float64 weights.*--dtype float32"):
+    with pytest.raises(UserError, match="(?s)dtype that weights cannot have.*float64"):
         taken(folder, tmp_path)
 
 
@@ -116,20 +113,18 @@ def test_as_mesh_checkpoint_unknown_step_becomes_0(tmp_path, capsys):
     assert "--" not in capsys.readouterr().err
 
 
-def test_as_mesh_checkpoint_keeps_readable_optimizer_slots(tmp_path, capsys):
+def test_as_mesh_checkpoint_keeps_readable_optimizer_slots(tmp_path):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "mtf", tensors | slots(tensors))
-    convert(source, tmp_path / "t5x", to="t5x", progress=False)
+    convert(source, tmp_path / "t5x", to="t5x")
     assert loaded(taken(tmp_path / "t5x", tmp_path)) == loaded(source)
     bare = {name: bits(array) for name, array in tensors.items()}
     assert loaded(taken(tmp_path / "t5x", tmp_path, slots=False)) == bare
-    assert "cannot be read" not in capsys.readouterr().err
 
     flat = {f"target/{names.t5x_name(name)}": array for name, array in tensors.items()}
     flat["state/param_states/decoder/decoder_norm/scale/mu"] = np.zeros(32, np.float32)
     write_inline(tmp_path / "adam" / "checkpoint_3", flat)
     assert loaded(taken(tmp_path / "adam", tmp_path)) == bare
-    assert "optimizer's state of" in capsys.readouterr().err
 
 
 def test_as_mesh_checkpoint_remote_model_directory_is_refused(tmp_path, mtf_v11):

@@ -29,7 +29,7 @@ def move(source, folder, *kinds, **options):
     """Converts along a chain of formats and returns the last folder."""
     for number, kind in enumerate(kinds):
         target = folder / f"{number}-{kind}"
-        convert(source, target, to=kind, options=ConversionOptions(**options), progress=False)
+        convert(source, target, to=kind, options=ConversionOptions(**options))
         source = target
     return source
 
@@ -141,7 +141,7 @@ def test_checkpoint_conversion_float16_needs_dtype_option(tmp_path):
     tensors = {name: array.astype(np.float16) for name, array in weights(V11).items()}
     source = write_mtf(tmp_path / "source", tensors)
     with pytest.raises(UserError, match="neither float32 nor bfloat16.*--dtype float32"):
-        convert(source, tmp_path / "out", to="hf", progress=False)
+        convert(source, tmp_path / "out", to="hf")
     found = loaded(move(source, tmp_path, "hf", dtype="float32"))
     assert found == {name: bits(array.astype(np.float32)) for name, array in tensors.items()}
 
@@ -159,7 +159,7 @@ def test_checkpoint_conversion_vocabulary_rows_pads_and_cuts(tmp_path):
     tensors = weights(model_shape(vocabulary=100))
     source = write_mtf(tmp_path / "source", tensors)
     with pytest.raises(UserError, match="100 rows.*--vocabulary_rows 128"):
-        convert(source, tmp_path / "out", to="mtf", progress=False)
+        convert(source, tmp_path / "out", to="mtf")
     assert not (tmp_path / "out").exists()
     wide = open_source(move(source, tmp_path, "mtf", vocabulary_rows=128))
     embedding, head = wide.load("shared/embedding"), wide.load("decoder/logits/kernel")
@@ -174,10 +174,7 @@ def test_checkpoint_conversion_vocabulary_rows_pads_and_cuts(tmp_path):
 def test_checkpoint_conversion_report_counts_every_tensor_once(tmp_path):
     tensors = weights(V11)
     source = write_mtf(tmp_path / "source", tensors | slots(tensors))
-    reports = [
-        convert(source, tmp_path / to, to=to, checksums=True, progress=False)
-        for to in ("hf", "t5x")
-    ]
+    reports = [convert(source, tmp_path / to, to=to) for to in ("hf", "t5x")]
     hf, t5x = ({row.name: row for row in report.rows} for report in reports)
     assert set(hf) == set(tensors)
     assert len(reports[0].left_out) == len(slots(tensors))
@@ -193,10 +190,10 @@ def test_checkpoint_conversion_interrupted_leaves_nothing(
 ):
     from t0.checkpoints import FORMATS
 
-    target = FORMATS[to].target
+    target = FORMATS[to]
     monkeypatch.setattr(target, "finish", _raise(error))
     with pytest.raises((KeyboardInterrupt, UserError)):
-        convert(mtf_v11, tmp_path / "new" / "out", to=to, progress=False)
+        convert(mtf_v11, tmp_path / "new" / "out", to=to)
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -205,8 +202,8 @@ def test_checkpoint_conversion_killed_leaves_incomplete_folder(tmp_path, mtf_v11
     code = (
         "import os, sys\nfrom t0.checkpoints import convert\n"
         "from t0.checkpoints import FORMATS\n"
-        f"FORMATS[{to!r}].target.finish = lambda self: os._exit(9)\n"
-        f"convert(sys.argv[1], sys.argv[2], to={to!r}, progress=False)"
+        f"FORMATS[{to!r}].finish = lambda self: os._exit(9)\n"
+        f"convert(sys.argv[1], sys.argv[2], to={to!r})"
     )
     done = subprocess.run([sys.executable, "-c", code, mtf_v11, tmp_path / "out"], timeout=60)
     assert done.returncode == 9
@@ -218,7 +215,7 @@ def test_checkpoint_conversion_killed_leaves_incomplete_folder(tmp_path, mtf_v11
     others = [tmp_path / ".out.1.incomplete-elsewhere-1-1", tmp_path / f"visible{rest.name}"]
     for other in others:
         other.mkdir()
-    convert(mtf_v11, tmp_path / "next", to=to, progress=False)
+    convert(mtf_v11, tmp_path / "next", to=to)
     assert not rest.exists()
     assert all(other.exists() for other in others)
 
@@ -234,7 +231,7 @@ def test_checkpoint_conversion_destination_not_empty_is_refused(tmp_path, mtf_v1
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     with pytest.raises(UserError, match="exists and is not empty"):
-        convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
+        convert(mtf_v11, tmp_path / "out", to="hf")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
@@ -244,7 +241,7 @@ def test_checkpoint_conversion_checks_disk_space_first(tmp_path, mtf_v11, monkey
     with pytest.raises(
         UserError, match=r"needs 0\.\d+ GB, but the disk of .* has only 0\.00 GB free"
     ):
-        convert(mtf_v11, tmp_path / "new" / "out", to="hf", progress=False)
+        convert(mtf_v11, tmp_path / "new" / "out", to="hf")
     assert not (tmp_path / "new").exists()
 
 
@@ -256,9 +253,9 @@ def test_checkpoint_conversion_unknown_format_or_activation(tmp_path, mtf_v11):
 
 
 def test_checkpoint_conversion_notes_assumed_activation(tmp_path, mtf_v11):
-    report = convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
+    report = convert(mtf_v11, tmp_path / "out", to="hf")
     assert any("using gelu, as in" in note for note in report.notes)
-    again = convert(tmp_path / "out", tmp_path / "back", to="mtf", progress=False)
+    again = convert(tmp_path / "out", tmp_path / "back", to="mtf")
     assert not again.notes
     assert open_source(tmp_path / "back").facts.activation == "gelu"
 
@@ -325,9 +322,9 @@ def test_checkpoint_conversion_memory_is_bounded_by_one_tensor(tmp_path, monkeyp
 def test_checkpoint_conversion_imports_no_tensorflow(tmp_path, mtf_v11):
     code = (
         "import sys\nfrom t0.checkpoints import convert\n"
-        "convert(sys.argv[1], sys.argv[2] + '/hf', to='hf', progress=False)\n"
-        "convert(sys.argv[2] + '/hf', sys.argv[2] + '/t5x', to='t5x', progress=False)\n"
-        "convert(sys.argv[2] + '/t5x', sys.argv[2] + '/mtf', to='mtf', progress=False)\n"
+        "convert(sys.argv[1], sys.argv[2] + '/hf', to='hf')\n"
+        "convert(sys.argv[2] + '/hf', sys.argv[2] + '/t5x', to='t5x')\n"
+        "convert(sys.argv[2] + '/t5x', sys.argv[2] + '/mtf', to='mtf')\n"
         "heavy = {'tensorflow', 'jax', 'torch', 't5', 'seqio', 'flax'}\n"
         "print(*sorted(heavy & set(sys.modules)))"
     )

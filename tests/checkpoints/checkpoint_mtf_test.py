@@ -16,7 +16,8 @@ FACTORED = model_shape(d_model=128, inner=128, d_ff=256, **LAYERS)
 
 def train_and_save(model, folder, *, master, devices):
     """Trains some steps with Adafactor, as `t5_mesh_transformer` does, and saves in two files."""
-    from t0.checkpoints.compare import bitransformer
+    from mesh_forward import bitransformer
+
     from t0.compat import mtf
     from t0.compat import tf1 as tf
 
@@ -81,25 +82,24 @@ def test_mesh_tensorflow_checkpoint_round_trip_is_exact(tmp_path, model, devices
     if model is FACTORED:
         assert any(name.endswith("_slot_vr") for name in stored)
 
-    convert(folder, tmp_path / "t5x", to="t5x", progress=False)
-    convert(tmp_path / "t5x", tmp_path / "back", to="mtf", progress=False)
+    convert(folder, tmp_path / "t5x", to="t5x")
+    convert(tmp_path / "t5x", tmp_path / "back", to="mtf")
     assert loaded(tmp_path / "back") == loaded(folder)
-    convert(folder, tmp_path / "hf", to="hf", progress=False)
+    convert(folder, tmp_path / "hf", to="hf")
     assert set(loaded(tmp_path / "hf")) == set(expected_shapes(model))
 
 
 @pytest.mark.slow
 def test_mesh_tensorflow_restores_converted_checkpoints(tmp_path):
     """A saver over Mesh TensorFlow's own variables finds each, in its shape and dtype."""
+    from mesh_forward import mesh_logits
     from tiny_checkpoints import weights, write_mtf
-
-    from t0.checkpoints.compare import mesh_logits
 
     model = model_shape(shared_bias=False, encoder_layers=1, decoder_layers=2)
     source = write_mtf(tmp_path / "source", weights(model))
     for kind in ("hf", "t5x"):
-        convert(source, tmp_path / kind, to=kind, progress=False)
-        convert(tmp_path / kind, tmp_path / f"{kind}-mtf", to="mtf", progress=False)
+        convert(source, tmp_path / kind, to=kind)
+        convert(tmp_path / kind, tmp_path / f"{kind}-mtf", to="mtf")
     ids = np.asarray([[5, 6, 7, 1, 0]], np.int32)
     logits = [
         mesh_logits(model, "gelu", open_source(tmp_path / name).path, ids, ids)

@@ -11,9 +11,9 @@ compat.apply()
 
 import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402
+from mesh_forward import mesh_logits  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
-from t0.checkpoints.compare import mesh_logits  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.scorer import MeshScorer  # noqa: E402
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.usefixtures("empty_gin")
 )
 def test_operative_config_builds_and_restores_the_model(tmp_path, model, dtype, legacy_norms):
     source = write_mtf(tmp_path / "source", weights(model, dtype), legacy_norms=legacy_norms)
-    convert(source, tmp_path / "hf", to="hf", progress=False)
-    convert(tmp_path / "hf", tmp_path / "mtf", to="mtf", progress=False)
+    convert(source, tmp_path / "hf", to="hf")
+    convert(tmp_path / "hf", tmp_path / "mtf", to="mtf")
     parse.parse([str(tmp_path / "mtf" / "operative_config.gin")], [])
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
     gin.bind_parameter("get_variable_dtype.slice_dtype", "float32")

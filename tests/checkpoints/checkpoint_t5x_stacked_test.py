@@ -73,19 +73,18 @@ def test_t5x_stacked_layers_optimizer_state_is_read(tmp_path, sizes):
     assert set(source.entries) == set(expected)
     for name, array in expected.items():
         np.testing.assert_allclose(source.load(name), array, rtol=1e-6, err_msg=name)
-    convert(tmp_path, tmp_path / "mtf", to="mtf", progress=False)
+    convert(tmp_path, tmp_path / "mtf", to="mtf")
     assert loaded(tmp_path / "mtf") == loaded(tmp_path)
 
 
-def test_t5x_stacked_layers_state_with_wrong_layer_count(tmp_path, capsys):
+def test_t5x_stacked_layers_state_with_wrong_layer_count(tmp_path):
     model = model_shape(shared_bias=False)
     expected = stacked_checkpoint(model, tmp_path)
     _change(tmp_path, "encoder/encoder/mlp/wo/kernel/v_row", lambda array: array[:1])
     with pytest.raises(UserError, match="(?s)unknown.*encoder/encoder/mlp/wo/kernel/v_row"):
         open_source(tmp_path)
-    # The weights are there all the same, and are what training starts from.
-    got = loaded(as_mesh_checkpoint(tmp_path, tmp_path / "work", progress=False))
-    assert "optimizer's state of" in capsys.readouterr().err
+    # The weights are there all the same.
+    got = loaded(as_mesh_checkpoint(tmp_path, tmp_path / "work", slots=False))
     assert got == {n: bits(a) for n, a in expected.items() if "_slot_" not in n}
 
 

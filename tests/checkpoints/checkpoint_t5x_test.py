@@ -20,7 +20,7 @@ from tiny_checkpoints import (
 )
 
 from t0.checkpoints import ConversionOptions, convert, names, open_source
-from t0.checkpoints.t5x_files import chunk_shape, leaves, read_index
+from t0.checkpoints.t5x import chunk_shape, leaves, read_index
 from t0.errors import UserError
 
 FACTORED_FROM = 24
@@ -83,7 +83,7 @@ def test_t5x_stacked_layers_with_unshared_biases(tmp_path):
 def test_t5x_export_is_read_by_flax_and_tensorstore(tmp_path, mtf_v11):
     from flax import serialization
 
-    convert(mtf_v11, tmp_path / "t5x", to="t5x", progress=False)
+    convert(mtf_v11, tmp_path / "t5x", to="t5x")
     folder = tmp_path / "t5x" / "checkpoint_1000"
     index = serialization.msgpack_restore((folder / "checkpoint").read_bytes())
     assert index["version"] == 3
@@ -121,7 +121,7 @@ def test_t5x_export_adafactor_slots_match_their_axes(tmp_path):
             axis = {"vr": 1 - largest, "vc": largest}[slot]
             moments[name] = (np.arange(shape[axis]) + 100 * axis).astype(np.float32)
     source = write_mtf(tmp_path / "mtf", tensors | moments)
-    convert(source, tmp_path / "t5x", to="t5x", progress=False)
+    convert(source, tmp_path / "t5x", to="t5x")
     folder = tmp_path / "t5x" / "checkpoint_1000"
     tree = read_index(folder / "checkpoint")["optimizer"]
     seen = 0
@@ -135,7 +135,7 @@ def test_t5x_export_adafactor_slots_match_their_axes(tmp_path):
             assert state.shape == tuple(wanted.get(slot, (1,))), (path, slot)
         if "v_row" in wanted:
             row_axis = 0 if leaf.shape[0] <= leaf.shape[1] else 1
-            from t0.checkpoints.t5x_files import read_zarr
+            from t0.checkpoints.t5x import read_zarr
 
             row = read_zarr(folder / states["v_row"].folder, states["v_row"])
             assert row[0] == 100 * row_axis, path
@@ -145,13 +145,7 @@ def test_t5x_export_adafactor_slots_match_their_axes(tmp_path):
 
 def test_t5x_old_version_bfloat16_stored_as_uint16(tmp_path, mtf_v11):
     # T5X before its version 3 kept bfloat16 as uint16.
-    convert(
-        mtf_v11,
-        tmp_path / "t5x",
-        to="t5x",
-        options=ConversionOptions(dtype="bfloat16"),
-        progress=False,
-    )
+    convert(mtf_v11, tmp_path / "t5x", to="t5x", options=ConversionOptions(dtype="bfloat16"))
     before = loaded(tmp_path / "t5x")
     folder = tmp_path / "t5x" / "checkpoint_1000"
     index = folder / "checkpoint"
@@ -174,7 +168,7 @@ def test_t5x_old_version_bfloat16_stored_as_uint16(tmp_path, mtf_v11):
 
 @pytest.fixture
 def written(tmp_path, mtf_v11):
-    convert(mtf_v11, tmp_path / "t5x", to="t5x", progress=False)
+    convert(mtf_v11, tmp_path / "t5x", to="t5x")
     return tmp_path / "t5x" / "checkpoint_1000"
 
 
@@ -187,7 +181,7 @@ def test_t5x_missing_or_truncated_chunk_is_refused(written, tmp_path, damage):
     else:
         (chunk if damage == "remove" else folder / ".zarray").unlink()
     with pytest.raises(UserError, match=r"target\.token_embedder\.embedding"):
-        convert(written, tmp_path / "out", to="hf", progress=False)
+        convert(written, tmp_path / "out", to="hf")
     assert not (tmp_path / "out").exists()
 
 
@@ -231,8 +225,8 @@ def test_t5x_unknown_parameters_or_states_are_refused(tmp_path):
     with pytest.raises(UserError, match="(?s)unknown.*decoder/adapter/kernel"):
         open_source(write_inline(tmp_path / "a", odd))
     adam = flat | {"state/param_states/decoder/decoder_norm/scale/mu": np.zeros(32, np.float32)}
-    with pytest.raises(UserError, match="(?s)unknown.*--drop_slots"):
-        open_source(write_inline(tmp_path / "b", adam))
+    # Slots of another optimizer than Adafactor are left out.
+    assert len(open_source(write_inline(tmp_path / "b", adam)).unused) == 1
     assert open_source(tmp_path / "b", keep_slots=False).unused
 
 
@@ -241,9 +235,9 @@ def test_t5x_scan_layers_with_optimizer_slots_is_refused(tmp_path):
     source = write_mtf(tmp_path / "mtf", tensors | slots(tensors))
     options = ConversionOptions(scan_layers=True)
     with pytest.raises(UserError, match="--drop_slots"):
-        convert(source, tmp_path / "out", to="t5x", options=options, progress=False)
+        convert(source, tmp_path / "out", to="t5x", options=options)
     options = ConversionOptions(scan_layers=True, drop_slots=True)
-    convert(source, tmp_path / "out", to="t5x", options=options, progress=False)
+    convert(source, tmp_path / "out", to="t5x", options=options)
     assert set(loaded(tmp_path / "out")) == set(tensors)
 
 
@@ -261,11 +255,11 @@ def test_t5x_chunk_shape_follows_the_size_limit(shape, elements, wanted):
 
 
 def test_t5x_array_in_several_chunks_round_trip(tmp_path, monkeypatch):
-    from t0.checkpoints import t5x_files
+    from t0.checkpoints import t5x
 
-    monkeypatch.setattr(t5x_files, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(t5x, "CHUNK_BYTES", 700)
     tensors = weights(V11)
-    convert(write_mtf(tmp_path / "v11", tensors), tmp_path / "t5x", to="t5x", progress=False)
+    convert(write_mtf(tmp_path / "v11", tensors), tmp_path / "t5x", to="t5x")
     chunks = list((tmp_path / "t5x/checkpoint_1000/target.token_embedder.embedding").iterdir())
     assert len(chunks) > 20
     assert loaded(tmp_path / "t5x") == {name: bits(array) for name, array in tensors.items()}
@@ -283,9 +277,11 @@ class TestAsT5xWritesIt:
         for name, array in found.items():
             np.testing.assert_array_equal(array, expected[name])
 
-    def test_t5x_export_equals_t5x_files_byte_by_byte(self, facts, tmp_path):
-        options = ConversionOptions(gzip_level=1)
-        convert(facts, tmp_path / "t5x", to="t5x", options=options, progress=False)
+    def test_t5x_export_equals_t5x_byte_by_byte(self, facts, tmp_path, monkeypatch):
+        from t0.checkpoints import t5x
+
+        monkeypatch.setattr(t5x, "GZIP_LEVEL", 1)  # T5X compresses
+        convert(facts, tmp_path / "t5x", to="t5x")
         theirs, ours = facts / "checkpoint_1000", tmp_path / "t5x" / "checkpoint_1000"
         paths = {path.relative_to(theirs) for path in theirs.rglob("*") if path.is_file()}
         assert paths == {path.relative_to(ours) for path in ours.rglob("*") if path.is_file()}
@@ -302,9 +298,9 @@ class TestAsT5xWritesIt:
         assert list(read[0]["optimizer"]["target"]) == list(read[1]["optimizer"]["target"])
 
     def test_t5x_logits_agree_with_mesh_tensorflow(self, facts, tmp_path):
-        from t0.checkpoints.compare import mesh_logits
+        from mesh_forward import mesh_logits
 
-        convert(facts, tmp_path / "mtf", to="mtf", progress=False)
+        convert(facts, tmp_path / "mtf", to="mtf")
         source = open_source(tmp_path / "mtf")
         expected = np.load(facts / "forward.npz")
         inputs, targets = expected["encoder_inputs"], expected["targets"]
@@ -313,7 +309,7 @@ class TestAsT5xWritesIt:
         assert np.abs(logits - expected["logits"])[real].max() < 1e-4
 
     def test_t5x_optimizer_slots_and_step_survive_conversion(self, facts, tmp_path):
-        convert(facts, tmp_path / "mtf", to="mtf", progress=False)
+        convert(facts, tmp_path / "mtf", to="mtf")
         assert (tmp_path / "mtf" / "model.ckpt-1000.index").is_file()
         assert loaded(tmp_path / "mtf") == loaded(facts)
         assert any("_slot_v" in name for name in loaded(facts))

@@ -24,13 +24,7 @@ def pieces(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path, pieces):
     source = write_mtf(tmp_path / "mtf", weights(model_shape(vocabulary=256)))
-    convert(
-        source,
-        tmp_path / "hf",
-        to="hf",
-        options=ConversionOptions(tokenizer=pieces),
-        progress=False,
-    )
+    convert(source, tmp_path / "hf", to="hf", options=ConversionOptions(tokenizer=pieces))
     return tmp_path / "hf"
 
 
@@ -63,7 +57,7 @@ def test_tokenizer_json_is_read_without_sentencepiece_model(json_only, pieces, t
     assert ids(tokenizer.model_bytes(found)) == ids(pieces.read_bytes())
     assert tokenizer.ids(found) == tokenizer.ids(pieces)
     for kind in ("mtf", "t5x", "hf"):
-        convert(json_only, tmp_path / kind / "new", to=kind, progress=False)
+        convert(json_only, tmp_path / kind / "new", to=kind)
         (written,) = (tmp_path / kind).rglob("spiece.model")
         assert ids(written.read_bytes()) == ids(pieces.read_bytes())
     ready = described.describe(str(json_only), str(json_only), tmp_path / "out")
@@ -162,8 +156,7 @@ def test_tokenizer_json_unlike_sentencepiece_is_refused(json_only, tmp_path, cha
     assert message in found
     assert "--vocab" in found
     # The weights can be converted, without a tokenizer; an evaluation needs one.
-    options = ConversionOptions(usual_tokenizer=tmp_path / "not read")
-    report = convert(json_only, tmp_path / "out", to="hf", options=options, progress=False)
+    report = convert(json_only, tmp_path / "out", to="hf")
     assert any("no tokenizer is written" in note for note in report.notes)
     assert not (tmp_path / "out" / "spiece.model").exists()
     with pytest.raises(UserError, match="cannot be read as a SentencePiece model"):
@@ -200,32 +193,32 @@ def test_tokenizer_json_of_older_transformers_is_read(json_only, pieces):
 def test_tokenizer_unlike_t5_is_not_exported(tmp_path, folder, options, reason):
     text = [f"rain and snow in {i} places" for i in range(99)]
     other = testing.train_vocabulary(tmp_path / "other.model", text, size=60, **options)
-    for name in ("usual_tokenizer", "tokenizer"):
-        settings = ConversionOptions(**{name: other}, vocabulary_rows=tokenizer.ids(other))
-        source, out = tmp_path / "mtf", tmp_path / name
-        if name == "tokenizer":
-            with pytest.raises(UserError, match=f"{other} {reason}"):
-                convert(source, out, to="hf", options=settings, progress=False)
-            continue
-        notes = convert(source, out, to="hf", options=settings, progress=False).notes
-        assert any("no tokenizer is written" in note for note in notes)
-        assert not list(out.glob("*token*")) + list(out.glob("spiece.model"))
+    settings = ConversionOptions(tokenizer=other, vocabulary_rows=tokenizer.ids(other))
+    source, out = tmp_path / "mtf", tmp_path / "out"
+    with pytest.raises(UserError, match=f"{other} {reason}"):
+        convert(source, out, to="hf", options=settings)
+    # Next to the source, it is left out.
+    (source / "spiece.model").write_bytes(other.read_bytes())
+    rows = ConversionOptions(vocabulary_rows=tokenizer.ids(other))
+    notes = convert(source, out, to="hf", options=rows).notes
+    assert any("no tokenizer is written" in note for note in notes)
+    assert not list(out.glob("*token*")) + list(out.glob("spiece.model"))
 
 
 def test_checkpoint_compare_different_tokenizer_or_activation(folder, tmp_path, pieces):
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind and rain"] * 9)
     options = ConversionOptions(tokenizer=other)
-    convert(tmp_path / "mtf", tmp_path / "second", to="hf", options=options, progress=False)
-    assert compare(folder, folder, progress=False).same
-    found = compare(folder, tmp_path / "second", progress=False)
+    convert(tmp_path / "mtf", tmp_path / "second", to="hf", options=options)
+    assert compare(folder, folder).same
+    found = compare(folder, tmp_path / "second")
     assert not found.same
     assert all(row.verdict == "same" for row in found.rows)
     assert "tokenizer" in found.settings[0]
     edit(folder / "config.json", lambda config: config.update(feed_forward_proj="gated-silu"))
-    found = compare(folder, tmp_path / "mtf", progress=False)
+    found = compare(folder, tmp_path / "mtf")
     assert found.same  # Mesh TensorFlow's folder does not say its activation
     (tmp_path / "mtf" / "operative_config.gin").write_text(
         "DenseReluDense.activation = ['gelu', 'linear']\n"
     )
-    found = compare(folder, tmp_path / "mtf", progress=False)
+    found = compare(folder, tmp_path / "mtf")
     assert found.settings == ["activation\tsilu and gelu"]

@@ -24,18 +24,18 @@ def test_tokenizer_larger_than_the_model_is_refused(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(V11))
     options = ConversionOptions(tokenizer=pieces)
     with pytest.raises(UserError, match=f"has {size(pieces) + 100} ids.*has only 128 embeddings"):
-        convert(source, tmp_path / "out", to="hf", options=options, progress=False)
+        convert(source, tmp_path / "out", to="hf", options=options)
     assert not (tmp_path / "out").exists()
 
 
 def test_tokenizer_is_copied_in_checkpoint_conversion(tmp_path, pieces):
     source = write_mtf(tmp_path / "v11", weights(model_shape(vocabulary=256)))
     options = ConversionOptions(tokenizer=pieces)
-    convert(source, tmp_path / "hf", to="hf", options=options, progress=False)
+    convert(source, tmp_path / "hf", to="hf", options=options)
     config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "T5Tokenizer"
-    convert(tmp_path / "hf", tmp_path / "t5x", to="t5x", progress=False)
-    convert(tmp_path / "t5x", tmp_path / "mtf", to="mtf", progress=False)
+    convert(tmp_path / "hf", tmp_path / "t5x", to="t5x")
+    convert(tmp_path / "t5x", tmp_path / "mtf", to="mtf")
     assert (tmp_path / "mtf" / "spiece.model").read_bytes() == pieces.read_bytes()
 
 

@@ -63,7 +63,7 @@ def test_torch_shards_of_all_processes_join_to_tensors(tmp_path, tensors, proces
 
 def test_torch_shards_conversion_to_mesh_tensorflow_keeps_slots(tmp_path, tensors):
     folder = write_shards(tmp_path / "torch.ckpt-20", tensors)
-    convert(folder, tmp_path / "mtf", to="mtf", progress=False)
+    convert(folder, tmp_path / "mtf", to="mtf")
     converted = open_source(tmp_path / "mtf")
     assert (converted.kind, converted.facts.step) == ("mtf", 20)
     for name, array in tensors.items():

@@ -246,12 +246,10 @@ def test_verb_argument_given_twice_keeps_all_values(verb):
 REFUSED = {
     "show t --rows=2 --row=3": "--rows and --row",
     "lint --max_share=2": "--max_share=2: expected a share from 0 to 1",
-    "convert a b --to=hf --text=x": "--text needs --check",
     "convert a b --to=hf --scan_layers": "--scan_layers is for --to t5x, got --to hf",
-    "convert a b --to=mtf --gzip_level=1": "--gzip_level is for --to t5x",
     "convert a b --check --dtype=float32": "--dtype is for conversions",
     "convert a b --check --drop_slots": "--drop_slots is for conversions",
-    "convert a b --check --vocab=v": "--vocab needs --text",
+    "convert a b --check --vocab=v": "--vocab is for conversions",
     "compare a b --title=x": "--title is for the page that --output writes",
     "report --overlap=x --output=o --metrics=m": "--overlap needs evaluated examples",
     "doctor --zone=z": "--zone needs --tpu=NAME",

@@ -23,7 +23,7 @@ def formats(model_dir, tmp_path_factory):
     """The trained model, step 20, as the other programs would hand it on."""
     folder = tmp_path_factory.mktemp("formats")
     for kind in ("hf", "t5x"):
-        convert(model_dir / "model.ckpt-20", folder / kind, to=kind, progress=False)
+        convert(model_dir / "model.ckpt-20", folder / kind, to=kind)
     return folder
 
 

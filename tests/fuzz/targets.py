@@ -173,7 +173,7 @@ def _checkpoints(kind: str) -> Callable[[Path], Callable]:
         whole = write_mtf(folder / "mtf", weights(V11))
         whole = whole if Path(whole).is_dir() else folder / "mtf"
         if kind == "hf":
-            convert(folder / "mtf", folder / "hf", to="hf", progress=False)
+            convert(folder / "mtf", folder / "hf", to="hf")
             whole = folder / "hf"
         if kind == "t5x":
             fixture = Path(__file__).parents[1] / "fixtures" / "t5x_checkpoint.tar.gz"
@@ -187,7 +187,7 @@ def _checkpoints(kind: str) -> Callable[[Path], Callable]:
             number += 1
             copy = data.draw(damaged_folder(Path(whole), folder / "copy"))
             out = folder / "out" / str(number)
-            convert(copy, out, to="hf" if kind == "mtf" else "mtf", progress=False, checksums=True)
+            convert(copy, out, to="hf" if kind == "mtf" else "mtf")
 
         return run
 

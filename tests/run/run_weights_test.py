@@ -37,7 +37,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def hf(source, tmp_path):
-    convert(source, tmp_path / "hf", to="hf", progress=False)
+    convert(source, tmp_path / "hf", to="hf")
     return tmp_path / "hf"
 
 
@@ -129,7 +129,7 @@ def test_vocabulary_must_be_the_one_of_the_checkpoint(tmp_path, capsys, mode, ke
     other = testing.train_vocabulary(tmp_path / "other.model", ["snow and wind"] * 9)
     wider = model_shape(vocabulary=256)
     source, hf = write_mtf(tmp_path / "mtf", weights(wider)), tmp_path / "hf"
-    convert(source, hf, to="hf", options=ConversionOptions(tokenizer=own), progress=False)
+    convert(source, hf, to="hf", options=ConversionOptions(tokenizer=own))
     for name in {"spiece.model", "tokenizer.json"} - {kept}:
         (hf / name).unlink()
 

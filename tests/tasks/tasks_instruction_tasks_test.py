@@ -58,14 +58,15 @@ INPUTS = {
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_instruction_inputs_equal_tk_instruct(name):
-    assert input_parts(TASK, INSTANCE, switches_of(name)).whole() == INPUTS[name]
+    parts = input_parts(TASK, INSTANCE, switches_of(name)).values()
+    assert "".join("".join(part) for part in parts) == INPUTS[name]
 
 
 def test_instruction_input_gets_a_full_stop_if_missing():
     for text, wanted in (("a", "a."), ("a:", "a:"), ("a…", "a…."), ("", ".")):
         instance = dataclasses.replace(INSTANCE, input=text)
         parts = input_parts(TASK, instance, Switches())
-        assert parts.instance.splitlines()[1] == f"Input: {wanted}"
+        assert parts["instance"].splitlines()[1] == f"Input: {wanted}"
 
 
 def test_instruction_task_names_give_the_encoding():

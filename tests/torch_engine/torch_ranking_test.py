@@ -112,7 +112,7 @@ def test_rank_evaluation_reads_torch_hugging_face_and_t5x(world, reference, trai
     elif kind == "hf":
         spec = world.specified(folder, 30, f"--checkpoint={trained['hf']}", model=RANK)
     else:
-        conversion.convert(trained["hf"], world.folder / "t5x", to="t5x", progress=False)
+        conversion.convert(trained["hf"], world.folder / "t5x", to="t5x")
         made = world.specified(reference, 30, model=RANK).read_text()
         spec = world.folder / f"{kind}.json"
         spec.write_text(made.replace(str(reference), str(folder)))
