@@ -216,11 +216,11 @@ def _compute_gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) 
     tasks, grid = _find_covered(runs, dataset, overlap)
     if grid is None:
         return {}
-    columns = {"gap_all": accuracies.gap(grid, 0, 1).difference}
+    columns = {"gap_all": accuracies.gap([grid], 0, 1)["difference"]}
     clean_grid = _restrict_to_clean(grid, _is_clean(grid, tasks, overlap))
     if clean_grid is not None:
-        gap = accuracies.gap(clean_grid, 0, 1)
-        columns |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
+        gap = accuracies.gap([clean_grid], 0, 1)
+        columns |= {"gap_clean": gap["difference"], "gap_p_value": gap["p_value"]}
     return columns
 
 
@@ -248,17 +248,14 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
         "prompts": len(grid.present),
         "examples": len(clean),
         "overlapping": int((~clean).sum()),
-        "all": accuracies.accuracy(grid, 0).mean,
+        "all": accuracies.accuracy([grid], 0)["mean"],
     }
     clean_grid = _restrict_to_clean(grid, clean)
     if clean_grid is None:
         return row
-    clean_accuracy = accuracies.accuracy(clean_grid, 0)
-    row |= {
-        "clean": clean_accuracy.mean,
-        "clean_low": clean_accuracy.low,
-        "clean_high": clean_accuracy.high,
-    }
+    clean_accuracy = accuracies.accuracy([clean_grid], 0)
+    columns = {"clean": "mean", "clean_low": "low", "clean_high": "high"}
+    row |= {column: clean_accuracy[key] for column, key in columns.items()}
     has_all_prompts = len(clean_grid.present) == len(grid.present)
     if has_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
         difference = _clean_minus_all(grid, clean)

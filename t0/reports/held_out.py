@@ -197,7 +197,7 @@ def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
     scores = accuracies.scores_of(tasks)
     if not scores or len(scores) < len(tasks):
         return None
-    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), 0, FIXED)
+    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), FIXED, 0)
 
 
 def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:

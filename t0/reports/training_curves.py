@@ -7,7 +7,7 @@
 
     curves = read_curves([Path("model/metrics.jsonl")])
     curves[0].value("loss", 200)                   # 2.9
-    panels = curve_panels(curves, ["#0072b2"])     # one for each quantity, see t0.reports.plots
+    panels = curve_panels(curves)                  # one for each quantity, see t0.reports.plots
     training_table(curves)[0]                      # ("steps", ["200"])
 
 Assumptions: a resumed training run may repeat steps. If it does, the last value of a quantity at a
@@ -18,17 +18,15 @@ line is ignored. The loss is in nats.
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t0.errors import UserError
 from t0.files.any_path import any_path
-from t0.reports.evaluation_plots import series_legend
-from t0.reports.evaluations import EvaluatedRun
-from t0.reports.plots import INK, RUN_COLOURS, Panel, name_lines, step_axis, tooltip_id
-from t0.reports.result_files import distinct_names, ends_alike, finite, is_integer, parsed_json
+from t0.reports.plots import Panel, name_lines, run_colour, step_axis, tooltip_id
+from t0.reports.result_files import distinct_names, finite, is_integer, parsed_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +67,7 @@ _SETTINGS = {"learning_rate"}
 _FACTS = ("parameters", "batch_sequences", "batch_tokens")
 # An axis of losses is logarithmic if the largest value is at least this many times the smallest.
 _LOG_FROM_RATIO = 3.0
-HELD_OUT_COLOUR = RUN_COLOURS[1]
+HELD_OUT_COLOUR = run_colour(1)
 # Means over tasks, such as "eval/accuracy", have this prefix. At most this many of them have
 # panels.
 _OF_TASKS = "eval/"
@@ -209,31 +207,7 @@ def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield step, record
 
 
-def curve_legend(
-    curves: Sequence[TrainingCurves], runs: Sequence[EvaluatedRun]
-) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each training run.
-
-    If the report has evaluated checkpoints of a training run, its curve has the colour of these
-    checkpoints.
-    """
-    colours = {name: colour for colour, name in series_legend(runs).values()}
-    spare = [colour for colour in RUN_COLOURS if colour not in colours.values()]
-    legend = []
-    for run in curves:
-        colour = colours.get(run.label) or _find_colour(run.path.resolve().parent, colours)
-        colour = colour or (spare.pop(0) if spare else INK)
-        legend.append((colour, run.label))
-    return legend
-
-
-def _find_colour(folder: Path, colours: Mapping[str, str]) -> str | None:
-    """Returns the colour of the model whose name is the end of a folder's path; None if unknown."""
-    names = (name for name in colours if "/" in name and ends_alike(folder, PurePath(name)))
-    return next((colours[name] for name in names), None)
-
-
-def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> list[Panel]:
+def curve_panels(curves: Sequence[TrainingCurves]) -> list[Panel]:
     """Makes a panel for each known quantity that at least one training run recorded.
 
     Values on training batches are a pale line. Values on held-out examples are a dark line with a
@@ -241,7 +215,6 @@ def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> li
     dotted line marks the step of early stopping. The axis of losses is logarithmic if their range
     is large.
     """
-    drawn = list(zip(colours, curves, strict=True))
     recorded = {key for run in curves for key in run.points}
     means = sorted(k for k in recorded if k.startswith(_OF_TASKS) and k.count("/") == 1)
     metrics = [key.removeprefix(_OF_TASKS) for key in means[:_MOST_TASK_PANELS]]
@@ -252,7 +225,7 @@ def curve_panels(curves: Sequence[TrainingCurves], colours: Sequence[str]) -> li
     losses = [quantity for quantity in QUANTITIES if quantity.held_out]
     others = [quantity for quantity in QUANTITIES if not quantity.held_out]
     return [
-        _curve_panel(quantity, drawn)
+        _curve_panel(quantity, curves)
         for quantity in (*losses, *tasks, *others)
         if quantity.key in recorded and quantity.instead not in recorded
         if quantity.key not in _SETTINGS or any(_is_changing(run, quantity.key) for run in curves)
@@ -264,13 +237,14 @@ def _is_changing(run: TrainingCurves, key: str) -> bool:
     return bool(values) and max(values) - min(values) > 1e-3 * abs(max(values))
 
 
-def _curve_panel(quantity: Quantity, curves: Sequence[tuple[str, TrainingCurves]]) -> Panel:
+def _curve_panel(quantity: Quantity, curves: Sequence[TrainingCurves]) -> Panel:
     keys = [key for key in dict.fromkeys((quantity.key, quantity.held_out)) if key]
 
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         ends: list[tuple[float, str, str]] = []
-        for colour, run in curves:
+        for position, run in enumerate(curves):
+            colour = run_colour(position)
             for key in keys:
                 ends += _draw_curve(axes, run, key, colour, alone=len(curves) == 1)
             if run.stopped_early is not None:

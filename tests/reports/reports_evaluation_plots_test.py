@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from made_up_evaluations import random_lines, recipes_decoded
 
-from t0.reports import read_named_runs, read_runs, write_report
+from t0.reports import read_report, read_runs, write_report
 from t0.reports.evaluation_plots import boxed_runs, draw_references, metric_panels
+from t0.reports.evaluation_tables import decoded_results
 from t0.reports.plots import limit_percent, new_figure, title_lines
-from t0.reports.summary import summarise
 
 
 def test_plot_of_many_checkpoints_shows_the_last_of_each_series(evaluation):
@@ -36,14 +36,14 @@ def test_plot_metric_curves_over_checkpoint_steps(folder, tmp_path):
     for step in (10, 20):
         recipes_decoded(folder, step, step / 10).write()
     other = recipes_decoded(tmp_path / "other" / "eval", 20, 1.0).write()
-    runs, _ = read_named_runs([folder, other])
-    summary = summarise(runs)
-    titles = [panel.title for panel in metric_panels(summary)]
+    report = read_report([folder, other])
+    titles = [panel.title for panel in metric_panels(report.rows("metrics"), report.runs)]
     assert titles[:3] == [
         "sni_def_pos_2: exact_match", "sni_def_pos_2: rougeL", "qa_squad: em",
     ]  # fmt: skip
-    assert metric_panels(summarise(runs[1:])) == []
-    assert [len(one.files) for one in summary.decoded[:3]] == [2, 2, 2]
+    alone = read_report([other])
+    assert metric_panels(alone.rows("metrics"), alone.runs) == []
+    assert [len(one["files"]) for one in decoded_results(report.runs)[:3]] == [2, 2, 2]
 
 
 @pytest.mark.usefixtures("rough_png")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from t0.errors import UserError
-from t0.reports import read_runs, summarise
+from t0.reports import read_report, read_runs
 from t0.reports.comparison import compare
-from t0.reports.example_browser import collect_examples
+from t0.reports.examples import collect_examples
 from t0.reports.named_runs import notes_on, read_named_runs
 from t0.scoring.results import WITH_EOS
 
@@ -86,10 +86,7 @@ def test_lm_eval_run_facts_and_warnings():
 def test_lm_eval_and_own_results_are_compared():
     folders = [str(RECORDED / name) for name in ("ours", "theirs")]
     runs = read_runs([RECORDED / "ours", RECORDED / "theirs"])
-    assert any(
-        "Such models need transformers 4" in note
-        for note in summarise(read_named_runs(folders)[0]).notes
-    )
+    assert any("Such models need transformers 4" in note for note in read_report(folders).notes)
     index, scripts = collect_examples(runs)
     assert [entry["name"] for entry in index] == ["film", "weather"]
     # One record for both runs: they scored the same texts.

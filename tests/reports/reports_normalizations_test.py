@@ -10,8 +10,8 @@ from made_up_evaluations import example_line, random_lines
 from t0.errors import UserError
 from t0.reports import read_report, read_runs
 from t0.reports.diagnosis import reliability_panels, reliability_rows
+from t0.reports.evaluation_tables import normalization_rows
 from t0.reports.statistics import calibration_interval
-from t0.reports.summary import normalization_rows
 
 
 def lines_of(lengths, likelihoods, gold):

@@ -35,7 +35,7 @@ def test_training_curves_mark_best_evaluation_and_early_stopping(evaluated, tmp_
     assert curves.best == ("validation_loss", 200)
     assert curves.stopped_early == 400
     assert "best_step" not in curves.points
-    panels = curve_panels([curves], ["#0072b2"])
+    panels = curve_panels([curves])
     # A constant learning rate has no panel.
     assert [panel.title for panel in panels] == ["Training loss", "Tasks: accuracy"]
     axes = new_figure(3, 3).subplots()
@@ -74,7 +74,7 @@ def test_training_curves_of_nll_have_a_logarithmic_axis(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path.parent / "configuration.json").write_text('{"run.batch_size": "8 <b>"}')
     (curves,) = read_curves([path.parent])
-    panels = curve_panels([curves], ["#0072b2"])
+    panels = curve_panels([curves])
     assert [panel.title for panel in panels] == ["NLL", "Learning rate"]
     axes = new_figure(3, 3).subplots()
     panels[0].draw(axes)

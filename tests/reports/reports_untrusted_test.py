@@ -58,7 +58,7 @@ def test_untrusted_text_stays_text_in_the_page(evil_page):
 
 @pytest.mark.usefixtures("rough_pictures")
 def test_untrusted_text_stays_text_in_separate_scripts(evil_page, tmp_path, monkeypatch):
-    monkeypatch.setattr("t0.reports.page.EMBEDDED_BYTES", 0)
+    monkeypatch.setattr("t0.reports.report.EMBEDDED_BYTES", 0)
     results = evil_page.html.parent.parent / "evil"
     out = write_report([results], tmp_path / "beside").html.parent
     text = (out / "report_examples_0.js").read_text()
