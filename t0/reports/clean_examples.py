@@ -21,7 +21,7 @@ raised.
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,14 @@ from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask
-from t0.reports.result_files import field, is_integer, json_object
+from t0.reports.result_files import (
+    field,
+    is_integer,
+    json_object,
+    read_json_lines,
+    read_text,
+    read_values,
+)
 from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p_value
 
 SCHEMA = 1
@@ -63,7 +70,7 @@ class Overlap:
     ngram: int
     train: tuple[str, ...]
     examples: Mapping[str, int]
-    rows: Mapping[str, frozenset[int]]
+    rows: Mapping[str, Collection[int]]
 
     @property
     def sentence(self) -> str:
@@ -89,58 +96,44 @@ def read_overlap(path: Path) -> Overlap:
         raise UserError(
             f"{path} does not exist. Give the --output folder of a finished `t0 overlap`"
         )
-    content = json_object(_read_bytes(path).decode("utf-8", "replace"), path)
+    content = json_object(read_text(path), path)
     if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
         raise UserError(f"{path}: expected the output of this version's `t0 overlap`")
-    run = field(content, "run", dict, path)
-    ngrams = field(run, "ngrams", list, f"{path}: run")
+    run = field(content, "run", "an object", path)
+    ngrams = field(run, "ngrams", "a list", f"{path}: run")
     if not ngrams or not all(map(is_integer, ngrams)):
         raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
     examples = {
-        task: field(tally, "texts", int, f"{path}: {task}")
-        for dataset_counts in _check_objects(field(content, "datasets", dict, path), path).values()
-        for task, tally in _check_objects(
-            field(dataset_counts, "prompts", dict, path), path
-        ).items()
+        task: field(tally, "texts", "an integer", f"{path}: {task}")
+        for dataset_counts in read_values(content, "datasets", "an object", path).values()
+        for task, tally in read_values(dataset_counts, "prompts", "an object", path).items()
     }
-    rows_record = field(content, "rows", dict, path)
-    name = path_inside(str(path.parent), field(rows_record, "file", str, f"{path}: rows"))
-    lines = _read_bytes(any_path(name))
-    if hashlib.sha256(lines).hexdigest() != rows_record.get("sha256"):
-        raise UserError(f"{name} does not match its checksum in {path}. Run `t0 overlap` again")
+    rows_record = field(content, "rows", "an object", path)
+    name = field(rows_record, "file", "a text", f"{path}: rows")
+    rows_path = any_path(path_inside(str(path.parent), name))
+    checksum = hashlib.sha256(read_text(rows_path).encode()).hexdigest()
+    if checksum != rows_record.get("sha256"):
+        raise UserError(
+            f"{rows_path} does not match its checksum in {path}. Run `t0 overlap` again"
+        )
     return Overlap(
         path=path,
-        split=field(run, "eval_split", str, f"{path}: run"),
+        split=field(run, "eval_split", "a text", f"{path}: run"),
         ngram=ngrams[0],
-        train=tuple(map(str, field(run, "train", list, f"{path}: run"))),
+        train=tuple(map(str, field(run, "train", "a list", f"{path}: run"))),
         examples=examples,
-        rows=_parse_overlapping_rows(lines, str(ngrams[0]), path),
+        rows=_read_overlapping_rows(rows_path, str(ngrams[0])),
     )
 
 
-def _check_objects(record: Mapping[str, Any], where: object) -> Mapping[str, dict[str, Any]]:
-    for key, value in record.items():
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: '{key}' must be an object, got {value!r:.80}.")
-    return record
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-
-
-def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[int]]:
+def _read_overlapping_rows(path: Path, ngram: str) -> dict[str, set[int]]:
     rows_by_task: dict[str, set[int]] = {}
-    for number, line in enumerate(lines.decode("utf-8", "replace").splitlines(), start=1):
-        where = f"{path.parent}, line {number} of the rows"
-        prompts = field(json_object(line, where), "prompts", dict, where)
-        for task, example in _check_objects(prompts, where).items():
-            if field(example, "overlaps", dict, where).get(ngram):
-                rows_by_task.setdefault(task, set()).add(field(example, "idx", int, where))
-    return {task: frozenset(rows) for task, rows in rows_by_task.items()}
+    for where, line in read_json_lines(path):
+        for task, example in read_values(line, "prompts", "an object", where).items():
+            if field(example, "overlaps", "an object", where).get(ngram):
+                row = field(example, "idx", "an integer", where)
+                rows_by_task.setdefault(task, set()).add(row)
+    return rows_by_task
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
@@ -201,7 +194,7 @@ def _find_covered(
 
 
 def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
-    overlapping = frozenset().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
+    overlapping = set().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
     return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
 
 
