@@ -4,7 +4,7 @@ t0 eval bigscience/T0_3B --reproduce --output=out            # rows and weights 
 t0 eval /models/t0_3b --reproduce --data_dir=DATA --skip_absent
 t0 eval --downloads                                          # for a machine without network
 
-It evaluates on `t0_eval` and prints the table of `t0.reports.reproduction`.
+It evaluates on `t0_eval` and prints the table of `t0.reports.held_out`.
 """
 
 import argparse
@@ -113,6 +113,6 @@ def print_table(run: "EvaluatedRun", output: Path) -> None:
     for line in [*reproduction_table(rows).lines(terminal_width()), _CAUTION]:
         print(printable(line))
     path = output / f"reproduction_{run.step}.json"
-    sources = sorted({row.source for row in published_accuracies()})
+    sources = sorted({row["source"] for row in published_accuracies()})
     write_whole(str(path), json.dumps({"schema": 1, "rows": rows, "sources": sources}, indent=1))
     print(f"table: {printable(str(path))}")

@@ -152,11 +152,6 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
     )
 
 
-def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
-    """Returns the per-example scores of the tasks that have such scores."""
-    return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
-
-
 def shared_tasks(
     runs: Sequence[Sequence["EvaluatedRun"]], dataset: str, *, any_texts: bool = False
 ) -> tuple[list["RankedTask"], Grid | None]:
@@ -181,7 +176,7 @@ def shared_tasks(
 
 def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
     """Returns name -> task, for the tasks of a dataset with per-example scores in a run."""
-    return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
+    return {task.name: task for task in run.tasks if task.dataset == dataset and task.scores}
 
 
 def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
@@ -214,7 +209,8 @@ def crossed_accuracy(grid: Grid, prompts: str, run: int) -> CrossedMean:
     )
 
 
-def _crossed_gap(grid: Grid, prompts: str, first: int, second: int) -> CrossedMean:
+def crossed_gap(grid: Grid, prompts: str, first: int, second: int) -> CrossedMean:
+    """Returns the mean gain of the second run as a share; see `statistics.crossed_difference`."""
     runs = (grid.right[first], grid.right[second])
     return statistics.crossed_difference(
         *runs, prompts=prompts, present=grid.present, clusters=grid.documents
@@ -259,7 +255,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
           or if one run has the same mean on all examples;
         `prompts`: the number of prompts.
     """
-    random, fixed = _estimate(_crossed_gap, grids, first, second)
+    random, fixed = _estimate(crossed_gap, grids, first, second)
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     by_example = [mean_by_example(grids[0], run) for run in (first, second)]

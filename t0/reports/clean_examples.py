@@ -226,7 +226,7 @@ def _check_same_rows(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Ov
         )
     for task in tasks:
         count = overlap.examples[_plain_name(task)]
-        if task.scores is not None and len(task.scores) and task.scores.idx.max() >= count:
+        if task.scores and task.scores.idx.max() >= count:
             raise UserError(
                 f"{overlap.path} has {count:,} examples of {_plain_name(task)}, but {run.path} has "
                 f"idx {task.scores.idx.max():,}, so their rows differ. Run `t0 overlap` on the "

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t0.reports import accuracies, statistics
+from t0.reports import statistics
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores
 from t0.reports.held_out import title_of
@@ -183,7 +183,7 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):
-            scores = accuracies.scores_of([task for task in run.tasks if task.dataset == dataset])
+            scores = [t.scores for t in run.tasks if t.dataset == dataset and t.scores]
             if not scores:
                 continue
             units = [s.idx if s.documents is None else s.documents for s in scores]
@@ -218,17 +218,10 @@ def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         axes.plot([0, 100], [0, 100], linestyle=(0, (3, 3)), color=MUTED, linewidth=1)
-        for row in rows:
-            _draw_reliability(axes, row, tooltips)
-        for line, (row, error) in enumerate(zip(rows[:_SHOWN_ERRORS], errors, strict=False)):
-            axes.annotate(
-                (f"{row[MARK].letter} " if len(rows) > 1 else "") + error,
-                (0.03, 0.97 - 0.075 * line),
-                xycoords="axes fraction",
-                va="top",
-                fontsize=7,
-                color=row[MARK].colour,
-            )
+        for number, (row, error) in enumerate(zip(rows, errors, strict=True)):
+            label = f"{row[MARK].letter} " * (len(rows) > 1) + error
+            _draw_reliability(axes, row, tooltips, label if number < _SHOWN_ERRORS else "")
+        axes.legend(loc="upper left", fontsize=7, labelcolor="linecolor", handlelength=0)
         axes.set_xlim(-2, 102)
         axes.set_ylim(-2, 102)
         axes.set_xlabel("confidence (%)")
@@ -239,10 +232,12 @@ def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     return Panel(title, f"Accuracy against confidence on {title}. {words}", draw)
 
 
-def _draw_reliability(axes: "Axes", row: Mapping[str, Any], tooltips: list[str]) -> None:
+def _draw_reliability(
+    axes: "Axes", row: Mapping[str, Any], tooltips: list[str], label: str
+) -> None:
     colour, largest = row[MARK].colour, max(count for *_, count in row["bins"])
     points = [(100 * confidence, accuracy) for confidence, accuracy, _ in row["bins"]]
-    axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4)
+    axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, label=label)
     for (x, y), (_, _, count) in zip(points, row["bins"], strict=True):
         size = max(2.5, _LARGEST_POINT * (count / largest) ** 0.5)
         gid = tooltip_id(len(tooltips))

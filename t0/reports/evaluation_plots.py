@@ -35,7 +35,7 @@ from t0.reports.comparison import ComparedDataset, RunComparison
 from t0.reports.diagnosis import reliability_panels
 from t0.reports.evaluations import EvaluatedRun, last_of_series
 from t0.reports.held_out import published_means
-from t0.reports.plots import Panel, limit_percent, name_lines, run_colour, step_axis, tooltip_id
+from t0.reports.plots import Panel, name_lines, percent_axis, run_colour, step_axis, tooltip_id
 from t0.reports.tables import MARK, Row, span
 from t0.reports.training_curves import TrainingCurves, curve_panels
 
@@ -155,14 +155,14 @@ def list_plots(
             "Accuracy against step",
             "Mean over prompts, with the band between the quartiles.",
             step_panels(rows["datasets"], runs),
-            _series_legend([run for run in runs if run.tasks], runs),
+            [*series_legend([run for run in runs if run.tasks]).values()],
         ),
         Plot(
             "metrics_by_step",
             "Metrics against step",
             "The tasks’ metrics of the decoded text.",
             metric_panels(rows["metrics"], runs),
-            _series_legend([run for run in runs if run.decoded], runs),
+            [*series_legend([run for run in runs if run.decoded]).values()],
         ),
         Plot(
             "training",
@@ -195,14 +195,6 @@ def _limit_panels(plot: Plot) -> Plot:
         return plot
     note = f" The first {MOST_PANELS} of {len(plot.panels)}; the tables have all."
     return replace(plot, caption=plot.caption + note, panels=plot.panels[:MOST_PANELS])
-
-
-def _series_legend(
-    shown: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]
-) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each series with at least one run in `shown`."""
-    series = {run.series for run in shown}
-    return [entry for name, entry in series_legend(runs).items() if name in series]
 
 
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
@@ -243,7 +235,7 @@ def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
         for position, (row, prompts) in enumerate(boxes):
             _draw_box(axes, position, row, prompts, tooltips)
         references = reference_lines(rows)
-        limit_percent(axes, whole=True)
+        percent_axis(axes)
         axes.set_xlim(-0.6, len(rows) - 0.4)
         draw_references(axes, references)
         axes.set_xticks(range(len(rows)), [row[MARK].letter for row in rows])
@@ -262,45 +254,26 @@ def _draw_box(
 ) -> None:
     colour = row[MARK].colour
     line = {"color": colour, "linewidth": 1.2}
-    box = {"med": "median", "q1": "first_quartile", "q3": "third_quartile"}
-    box |= {"whislo": "low", "whishi": "high"}
-    axes.bxp(
-        [{name: row[key] for name, key in box.items()} | {"fliers": []}],
+    prompts = sorted(prompts, key=itemgetter("accuracy_percent"))
+    axes.boxplot(
+        [[prompt["accuracy_percent"] for prompt in prompts]],
         positions=[position],
         widths=0.52,
-        showfliers=False,
+        whis=(0, 100),
         patch_artist=True,
         boxprops={"facecolor": colour + "26", "edgecolor": colour, "linewidth": 1.2},
         medianprops={"color": colour, "linewidth": 2.2},
         whiskerprops=line,
         capprops=line,
     )
-    prompts = sorted(prompts, key=itemgetter("accuracy_percent"))
+    point = {"markersize": 4.2, "color": colour, "alpha": 0.75}
+    point |= {"markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 3}
     for prompt, offset in zip(prompts, itertools.cycle(_OFFSETS), strict=False):
-        axes.plot(
-            [position + offset],
-            [prompt["accuracy_percent"]],
-            "o",
-            markersize=4.2,
-            color=colour,
-            alpha=0.75,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            gid=tooltip_id(len(tooltips)),
-            zorder=3,
-        )
-        tooltips.append(f"{prompt['prompt']}: {prompt['accuracy_percent']:.1f} % ({row['label']})")
-    axes.plot(
-        [position],
-        [row["mean"]],
-        "D",
-        markersize=5.5,
-        color="white",
-        markeredgecolor=colour,
-        markeredgewidth=1.6,
-        gid=tooltip_id(len(tooltips)),
-        zorder=4,
-    )
+        accuracy, gid = prompt["accuracy_percent"], tooltip_id(len(tooltips))
+        axes.plot([position + offset], [accuracy], "o", gid=gid, **point)
+        tooltips.append(f"{prompt['prompt']}: {accuracy:.1f} % ({row['label']})")
+    mean = {"markersize": 5.5, "color": "white", "markeredgecolor": colour, "markeredgewidth": 1.6}
+    axes.plot([position], [row["mean"]], "D", gid=tooltip_id(len(tooltips)), zorder=4, **mean)
     tooltips.append(f"mean over {len(prompts)} prompts: {row['mean']:.1f} % ({row['label']})")
 
 
@@ -325,13 +298,12 @@ def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws reference lines, and writes their names at the right margin."""
+    """Draws reference lines, and names them at the right margin."""
     for name, value in lines.items():
         style, colour = _REFERENCE_STYLE[name]
-        axes.axhline(value, linestyle=style, color=colour, linewidth=1.3, zorder=1)
-    name_lines(
-        axes, [(v, f"{name} {v:.1f}", _REFERENCE_STYLE[name][1]) for name, v in lines.items()]
-    )
+        look = {"linestyle": style, "color": colour, "linewidth": 1.3, "zorder": 1}
+        axes.axhline(value, label=f"{name} {value:.1f}", **look)
+    name_lines(axes)
 
 
 def step_panels(datasets: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[Panel]:
@@ -342,7 +314,7 @@ def step_panels(datasets: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[P
         axes.fill_between(*bands, color=line[0]["colour"], alpha=0.16, linewidth=0)
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        limit_percent(axes, whole=True)
+        percent_axis(axes)
         draw_references(axes, reference_lines(rows))
 
     panels = []
@@ -358,10 +330,7 @@ def metric_panels(metrics: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[
     """Makes a panel for each metric of each task on which a series has two or more steps."""
 
     def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        metric, values = rows[0]["metric"], [row["value"] for row in rows]
-        if metric in UNITS and min(values) >= 0 and max(values) <= 100:
-            limit_percent(axes, values)
-        axes.set_ylabel(axis_label(metric))
+        axes.set_ylabel(axis_label(rows[0]["metric"]))
 
     panels = []
     values = [row for row in metrics if not row["group"] and row["value"] is not None]
@@ -447,25 +416,17 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
         tooltips = []
         colour = comparison.runs[run].mark.colour
         axes.axvline(0, color="#555555", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+        for kind, width in (("interval", 1.1), ("fixed", 3)):
+            ends = [[gap[f"{kind}_{end}"] for gap in gaps] for end in ("low", "high")]
+            axes.hlines(range(len(rows)), *ends, color=colour, linewidth=width)
+        point = {"markersize": 5.5, "markeredgecolor": colour, "markeredgewidth": 1.4, "zorder": 3}
         for position, (row, gap) in enumerate(zip(rows, gaps, strict=True)):
-            low, high = gap["interval_low"], gap["interval_high"]
-            axes.plot([low, high], [position] * 2, color=colour, linewidth=1.1)
-            fixed = [gap["fixed_low"], gap["fixed_high"]]
-            axes.plot(fixed, [position] * 2, color=colour, linewidth=3)
-            axes.plot(
-                [gap["difference"]],
-                [position],
-                "o",
-                markersize=5.5,
-                color=colour if gap["adjusted_p_value"] < SIGNIFICANT else "white",
-                markeredgecolor=colour,
-                markeredgewidth=1.4,
-                gid=tooltip_id(len(tooltips)),
-                zorder=3,
-            )
+            fill = colour if gap["adjusted_p_value"] < SIGNIFICANT else "white"
+            gid = tooltip_id(position)
+            axes.plot([gap["difference"]], [position], "o", color=fill, gid=gid, **point)
             tooltips.append(
-                f"{row.title}: {gap['difference']:+.1f} points, {low:.1f} to {high:.1f}, "
-                f"adjusted p {gap['adjusted_p_value']:.2g}"
+                f"{row.title}: {gap['difference']:+.1f} points, {gap['interval_low']:.1f} to "
+                f"{gap['interval_high']:.1f}, adjusted p {gap['adjusted_p_value']:.2g}"
             )
         axes.set_yticks(range(len(rows)), [_shorten_title(row.title) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -94,17 +94,22 @@ def evaluation_tables(
     """
     prompts = prompt_rows(runs)
     datasets = dataset_rows(runs, prompts)
-    run_columns = [_RUN] if len(runs) > 1 else []
     tables = [
-        _make_dataset_table(datasets, run_columns),
-        _make_clean_table(runs, overlap, run_columns),
-        _make_normalization_table(runs, run_columns),
-        _make_class_mean_table(datasets, run_columns),
-        _make_metric_table(metric_rows(runs), run_columns),
-        _make_prompt_table(prompts, run_columns),
-        _make_class_table(prompts, run_columns),
+        _make_dataset_table(datasets),
+        _make_clean_table(runs, overlap),
+        _make_normalization_table(runs),
+        _make_class_mean_table(datasets),
+        _make_metric_table(metric_rows(runs)),
+        _make_prompt_table(prompts),
+        _make_class_table(prompts),
     ]
-    return [table for table in tables if table.rows]
+    return [_hide_run(table, runs) for table in tables if table.rows]
+
+
+def _hide_run(table: ReportTable, runs: Sequence[EvaluatedRun]) -> ReportTable:
+    """Removes the column of the run if there is only one run."""
+    columns = [column for column in table.columns if column != _RUN or len(runs) > 1]
+    return dataclasses.replace(table, columns=columns)
 
 
 # Datasets, prompts and classes.
@@ -210,12 +215,12 @@ def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> dict[str, float] |
     return accuracies.accuracy([accuracies.shared_grid([scores])], 0) if all(scores) else None
 
 
-def _make_dataset_table(rows: Sequence[Row], run_columns: Sequence[ReportColumn]) -> ReportTable:
+def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
     references = any(row["dataset"] in held_out_titles() for row in rows)
     columns = (
         ReportColumn("dataset", "", "dataset", css="t"),
         ReportColumn("title", "Dataset", css="t head", kind="name", detail=_format_dataset_name),
-        *run_columns,
+        _RUN,
         ReportColumn("group", "Group", css="t short"),
         ReportColumn("prompts", "Prompts", "prompts"),
         ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
@@ -276,9 +281,7 @@ def _name_rows(rows: Iterable[Row], runs: Sequence[EvaluatedRun]) -> list[dict[s
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
 
 
-def _make_clean_table(
-    runs: Sequence[EvaluatedRun], overlap: Overlap | None, run_columns: Sequence[ReportColumn]
-) -> ReportTable:
+def _make_clean_table(runs: Sequence[EvaluatedRun], overlap: Overlap | None) -> ReportTable:
     rows = _name_rows(clean_rows(runs, overlap) if overlap else [], runs)
     gap_columns = (
         ReportColumn("gap_all", "Difference, all", "diff. all", signed),
@@ -287,7 +290,7 @@ def _make_clean_table(
     )
     columns = (
         _DATASET,
-        *run_columns,
+        _RUN,
         ReportColumn("examples", "Examples", "examples"),
         ReportColumn("overlapping", "Overlapping", "overlapping"),
         ReportColumn("all", "All", "all"),
@@ -344,16 +347,14 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> dict[str
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
 
-def _make_normalization_table(
-    runs: Sequence[EvaluatedRun], run_columns: Sequence[ReportColumn]
-) -> ReportTable:
+def _make_normalization_table(runs: Sequence[EvaluatedRun]) -> ReportTable:
     rows = _name_rows(normalization_rows(runs), runs)
     headings = {
         key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
     }
     columns = (
         _DATASET,
-        *run_columns,
+        _RUN,
         *(
             ReportColumn(key, head, head.lower(), detail=partial(interval, kind=key))
             for key, head in headings.items()
@@ -370,10 +371,10 @@ def _make_normalization_table(
 # Prompts and classes.
 
 
-def _make_prompt_table(rows: Sequence[Row], run_columns: Sequence[ReportColumn]) -> ReportTable:
+def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
     columns = (
         ReportColumn("dataset", "Dataset", css="t", text=lambda row: title_of(row["dataset"])),
-        *run_columns,
+        _RUN,
         ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_format_prompt_name),
         ReportColumn("accuracy_percent", "Accuracy", css="n strong"),
         ReportColumn("interval_low_percent", "Interval", text=_format_prompt_interval),
@@ -416,14 +417,12 @@ def _format_prompt_interval(row: Row) -> str:
     return interval(row, suffix="_percent") or "–"
 
 
-def _make_class_mean_table(
-    datasets: Sequence[Row], run_columns: Sequence[ReportColumn]
-) -> ReportTable:
+def _make_class_mean_table(datasets: Sequence[Row]) -> ReportTable:
     keys = ("run", "label", MARK, "step", "dataset", "prompts", *CLASS_MEANS)
     rows = [{key: row[key] for key in keys} for row in datasets if row["macro_f1"] is not None]
     columns = (
         _DATASET,
-        *run_columns,
+        _RUN,
         ReportColumn("macro_f1", "Macro F1", "macro F1"),
         ReportColumn("macro_f1_all_classes", "Over all choices", "over all choices"),
         ReportColumn("balanced_accuracy", "Balanced accuracy", "balanced accuracy"),
@@ -438,7 +437,7 @@ def _make_class_mean_table(
     return ReportTable("class_means", title, columns, rows, note)
 
 
-def _make_class_table(prompts: Sequence[Row], run_columns: Sequence[ReportColumn]) -> ReportTable:
+def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
     keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
     rows = [
         {key: row[key] for key in keys} | of_class
@@ -447,7 +446,7 @@ def _make_class_table(prompts: Sequence[Row], run_columns: Sequence[ReportColumn
     ]
     columns = [
         _DATASET,
-        *run_columns,
+        _RUN,
         ReportColumn("prompt", "Prompt", "prompt", css="t head", text=_format_prompt_name),
         ReportColumn("class", "Class", "class", lambda text: cut_in_middle(text, 40), css="t"),
         ReportColumn("precision", "Precision", "precision"),
@@ -528,12 +527,12 @@ def _make_value_row(
     }
 
 
-def _make_metric_table(values: Sequence[Row], run_columns: Sequence[ReportColumn]) -> ReportTable:
+def _make_metric_table(values: Sequence[Row]) -> ReportTable:
     rows = [row for row in values if not row["group"] or row["value"] is not None]
     columns = (
         ReportColumn("task", "Task", "task", css="t head", kind="name"),
         ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
-        *run_columns,
+        _RUN,
         ReportColumn(
             "value", "Value", "value", _format_two_digits, detail=interval, css="n strong"
         ),
@@ -586,7 +585,7 @@ def group_tables(runs: Sequence[EvaluatedRun], task: str) -> dict[str, ReportTab
             keys = [key for key in next(iter(rows.values())) if key.startswith("metric ")]
             columns = (
                 ReportColumn("group", head, css="t head"),
-                *([_RUN] if len(runs) > 1 else []),
+                _RUN,
                 *(
                     ReportColumn(
                         key,
@@ -598,7 +597,8 @@ def group_tables(runs: Sequence[EvaluatedRun], task: str) -> dict[str, ReportTab
                     for key in keys
                 ),
             )
-            tables[name] = ReportTable(f"{task}-{name}", head, columns, [*rows.values()])
+            table = ReportTable(f"{task}-{name}", head, columns, [*rows.values()])
+            tables[name] = _hide_run(table, runs)
     return tables
 
 

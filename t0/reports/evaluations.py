@@ -374,16 +374,12 @@ def _check_agreement(
     scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
 ) -> None:
     """Checks that the scores of a task have the accuracy that is in its results."""
-    if len(scores) not in (examples, examples - excluded):
+    differs = accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE
+    if differs or len(scores) not in (examples, examples - excluded):
         raise UserError(
-            f"{where} has {examples} examples, but its scores file {scores.path} has "
-            f"{len(scores)}. The files are from different evaluations, or one is incomplete: "
-            "evaluate again."
-        )
-    if accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE:
-        raise UserError(
-            f"{where} has accuracy {accuracy:g} %, but its scores file {scores.path} gives "
-            f"{scores.accuracy:g} %. The files are from different evaluations: evaluate again."
+            f"{where} has {examples} examples and accuracy {accuracy}, but its scores file "
+            f"{scores.path} has {len(scores)} and gives {scores.accuracy:g}. The files are from "
+            "different evaluations, or one is incomplete: evaluate again."
         )
 
 

@@ -27,7 +27,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +52,6 @@ from t0.reports.training_curves import TrainingCurves, read_curves, training_tab
 SCHEMA = 2
 # The page contains the examples if they have at most this many characters in total.
 EMBEDDED_BYTES = 600_000
-_LINKS = {
-    "report.csv": "CSV",
-    "report_classes.csv": "CSV of classes",
-    "report_metrics.csv": "CSV of metrics",
-    "report.json": "JSON",
-}
 # Files that only some reports have. If an earlier report in the folder has such a file and the new
 # report does not, the file is removed.
 _NOT_ALWAYS = (
@@ -67,13 +60,6 @@ _NOT_ALWAYS = (
 )
 # The terminal does not show these tables if it shows a comparison.
 _REPLACED = ("datasets", "ways")
-# (whether there is a rank evaluation, whether there is a mode `eval`) -> the report's title.
-_TITLES = {
-    (True, False): "T0 rank evaluation",
-    (True, True): "T0 evaluation",
-    (False, True): "Evaluation",
-    (False, False): "Training runs",
-}
 
 
 @dataclass(frozen=True)
@@ -169,8 +155,7 @@ class EvaluationReport:
         )
         index, examples = collect_examples(self.runs, rows["prompts"])
         embeds = sum(map(len, examples)) <= EMBEDDED_BYTES
-        links = [(name, text) for name, text in _LINKS.items() if name in texts and self.runs]
-        page = _render_page(self, plots, links, index, examples if embeds else None)
+        page = _render_page(self, plots, [*texts], index, examples if embeds else None)
         if not embeds:
             texts |= {
                 f"report_examples_{number}.js": f"t0Examples({number}, {script});\n"
@@ -234,9 +219,8 @@ def read_report(
     given = [*notes, *(note for run in curves for note in run.notes)]
     all_notes = dict.fromkeys([*map(printable, given), *(n for run in runs for n in run.notes)])
     metrics = tables_by_name["metrics"].rows if "metrics" in tables_by_name else []
-    kinds = "datasets" in tables_by_name, any(run.decoded for run in runs)
     return EvaluationReport(
-        title=printable(title) if title else _TITLES[kinds],
+        title=printable(title or ("T0 evaluation" if runs else "Training runs")),
         notes=(
             *all_notes,
             *_find_warnings(runs),
@@ -360,7 +344,7 @@ def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
 def _render_page(
     report: EvaluationReport,
     plots: Sequence[Plot],
-    links: Sequence[tuple[str, str]],
+    links: Sequence[str],
     index: Sequence[Mapping[str, Any]],
     examples: Sequence[str] | None,
 ) -> str:
@@ -369,7 +353,7 @@ def _render_page(
     Args:
       report: the report.
       plots: the report's plots.
-      links: for each other file of the report, its name and the text of the link to it.
+      links: the names of the report's CSV and JSON files.
       index: the index of the examples, see `examples.collect_examples`.
       examples: the examples of each record of the index as JSON; None if they are in scripts next
         to the page.
@@ -398,7 +382,7 @@ def _render_page(
         figures=plots,
         svgs=svgs,
         fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),
-        sources=[row for row in published_accuracies() if datasets & set(row.datasets)],
+        sources=[row for row in published_accuracies() if datasets & set(row["datasets"])],
         held_out=held_out_means(runs),
         all_held_out=len(held_out_titles()),
         index={"runs": labels, "marks": marks, "groups": index} if index else None,
@@ -427,13 +411,12 @@ def _environment() -> Any:
     import jinja2
     from markupsafe import Markup
 
-    folder = resources.files(__package__)
     templates = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
     )
     templates.filters |= {
         "number": number,

@@ -92,7 +92,7 @@ def test_lm_eval_and_own_results_are_compared():
     # One record for both runs: they scored the same texts.
     (film,) = index[0]["tasks"]
     assert film["examples"] == 4
-    assert "a dull film 0 Good or bad?" in scripts["report_examples_0.js"]
+    assert "a dull film 0 Good or bad?" in scripts[0]
     found = compare(read_named_runs(folders)[0])
     gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
     assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]

@@ -166,7 +166,7 @@ def test_error_message_escapes_control_characters(tmp_path, capsys):
     with pytest.raises(SystemExit):
         t0_main.main(["report", f"no\x1b[2J\r{path}", "--output", str(tmp_path / "out")])
     message = capsys.readouterr().err
-    assert f"task '{SHOWN}' must be an object" in message
+    assert f"tasks: '{SHOWN}' must be an object" in message
     assert r"no\x1b[2J\r" in message
     assert not UNPRINTABLE.search(message)
     assert "\r" not in message
