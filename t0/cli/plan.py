@@ -1,6 +1,6 @@
 """`t0 plan`: estimates the memory and time of a run from flags of `t5_mesh_transformer`.
 
-    t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin --output plan.png
+    t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin
     t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
 
 The run is on a TPU slice, or on GPUs with `--engine=torch`. The plan needs no TPU, no checkpoint,
@@ -14,12 +14,10 @@ import math
 import re
 import sys
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 from t0.config import flags as command_flags
 from t0.errors import UserError
-from t0.files.paths import is_remote
 from t0.text_tables import terminal_width, wrap_text
 from t0.torch.gpus import GPUS
 
@@ -39,7 +37,6 @@ _GPUS = [gpu.name for gpu in GPUS]
 _READ = ("engine", "finetune_steps", "checkpoint")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
-_PICTURES = (".png", ".svg", ".pdf")
 # Macros that may be missing here, because a plan reads neither checkpoints nor data.
 _OPTIONAL_MACROS = {"MODEL_DIR", "MIXTURE_OR_TASK_NAME", "INIT_CHECKPOINT"}
 
@@ -50,7 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=text)
     for name in _OLD_SWITCHES:
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", metavar="FILE", help="plot memory and time (png, svg, pdf)")
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
@@ -99,8 +95,6 @@ def main(args: argparse.Namespace) -> int:
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":
         return _plan_on_gpus(args, flag_values)
-    if args.output:
-        _check_picture_path(args.output)
     configure_run(flag_values)
     start_step = _bind_steps(flag_values, args.start_step)
     from t0.mesh import sweep
@@ -116,10 +110,6 @@ def main(args: argparse.Namespace) -> int:
     plan = plan_configured_run(options)
     lines = _add_cost(plan, args.price, plan["run"].get("core_hours"), "the run", "core")
     print(json.dumps(plan) if args.json else _wrapped(plan_text(plan), *lines))
-    if args.output:
-        from t0.reports.plan_picture import draw_plan
-
-        draw_plan(plan, args.output)
     return 0
 
 
@@ -162,12 +152,10 @@ def _add_cost(
 # Flag that the plans of only one engine read -> this engine. `_NOT_IN_SWEEPS` has the flags that a
 # sweep does not accept, because it only uses formulas.
 _ENGINE_OF_FLAG = {
-    **dict.fromkeys(
-        ("sweep", "output", "exact", "every_slice", "every_block", "start_step"), "mesh"
-    ),
+    **dict.fromkeys(("sweep", "exact", "every_slice", "every_block", "start_step"), "mesh"),
     **dict.fromkeys(("gpu", "gpus"), "torch"),
 }
-_NOT_IN_SWEEPS = ("output", "exact", "every_slice", "every_block")
+_NOT_IN_SWEEPS = ("exact", "every_slice", "every_block")
 
 
 def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
@@ -210,15 +198,6 @@ def _bind_steps(flag_values: Any, start_step: int | None) -> int | None:
         start_step = int(step_match[1]) if step_match else 0
     gin.bind_parameter("run.train_steps", start_step + flag_values.finetune_steps)
     return start_step
-
-
-def _check_picture_path(path: str) -> None:
-    """Checks that a plot can be written to `path`, before the plan spends minutes on lowering."""
-    target = Path(path)
-    if target.suffix not in _PICTURES:
-        raise UserError(f"--output {path}: expected a name that ends in {', '.join(_PICTURES)}")
-    if not is_remote(path) and not target.parent.is_dir():
-        raise UserError(f"--output {path}: the folder {target.parent} does not exist")
 
 
 def run_flags(args: argparse.Namespace, command: str, more: Collection[str] = ()) -> Any:

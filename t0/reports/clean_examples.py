@@ -159,12 +159,12 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         baseline = None
         for position, run in enumerate(runs):
-            tasks, grid = _find_covered([run], dataset, overlap)
+            tasks, grid, clean = _find_covered([run], dataset, overlap)
             if grid is None:
                 continue
             _check_same_rows(run, tasks, overlap)
             row = {"dataset": dataset, "run": position, "label": run.label}
-            row |= _compare_clean(grid, _is_clean(grid, tasks, overlap))
+            row |= _compare_clean(grid, clean)
             row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
             row |= _compute_gaps([baseline, run], dataset, overlap) if baseline else {}
             baseline = baseline or run
@@ -184,18 +184,20 @@ def _plain_name(task: RankedTask) -> str:
 
 def _find_covered(
     runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
-) -> tuple[list[RankedTask], Grid | None]:
-    """Returns the tasks in the overlap that all runs scored, and the grid of shared examples."""
+) -> tuple[list[RankedTask], Grid | None, np.ndarray | None]:
+    """Returns the tasks in the overlap that all runs scored, and the grid of shared examples.
+
+    Returns:
+      the tasks; the grid; and bool [E], whether each example is clean. Without tasks, the last two
+      are None.
+    """
     tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
-        return [], None
-    return [tasks[p] for p in covered], grid.of_prompts(covered)
-
-
-def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
+        return [], None, None
+    tasks, grid = [tasks[p] for p in covered], grid.of_prompts(covered)
     overlapping = set().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
-    return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
+    return tasks, grid, ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
 
 
 def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
@@ -206,11 +208,11 @@ def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
 
 
 def _compute_gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) -> dict[str, float]:
-    tasks, grid = _find_covered(runs, dataset, overlap)
+    _, grid, clean = _find_covered(runs, dataset, overlap)
     if grid is None:
         return {}
     columns = {"gap_all": accuracies.gap([grid], 0, 1)["difference"]}
-    clean_grid = _restrict_to_clean(grid, _is_clean(grid, tasks, overlap))
+    clean_grid = _restrict_to_clean(grid, clean)
     if clean_grid is not None:
         gap = accuracies.gap([clean_grid], 0, 1)
         columns |= {"gap_clean": gap["difference"], "gap_p_value": gap["p_value"]}

@@ -24,7 +24,7 @@ other metrics is unknown.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -308,36 +308,23 @@ def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
 
 def step_panels(datasets: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Makes a panel for each dataset that a series was evaluated on at two or more steps."""
-
-    def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
-        bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
-        axes.fill_between(*bands, color=line[0]["colour"], alpha=0.16, linewidth=0)
-
-    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        percent_axis(axes)
-        draw_references(axes, reference_lines(rows))
-
-    panels = []
-    for rows in _group_with_two_steps(datasets, runs, "dataset"):
-        title = rows[0]["title"]
-        description = f"Mean accuracy on {title} against training step"
-        draw = _make_series_drawing(rows, "mean", "mean {:.1f} %", draw_axis, draw_quartiles)
-        panels.append(Panel(title, description, draw))
-    return panels
+    return [
+        _series_panel(rows, "mean", "mean {:.1f} %", rows[0]["title"], "Mean accuracy")
+        for rows in _group_with_two_steps(datasets, runs, "dataset")
+    ]
 
 
 def metric_panels(metrics: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Makes a panel for each metric of each task on which a series has two or more steps."""
-
-    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        axes.set_ylabel(axis_label(rows[0]["metric"]))
-
-    panels = []
     values = [row for row in metrics if not row["group"] and row["value"] is not None]
+    panels = []
     for rows in _group_with_two_steps(values, runs, "task", "metric"):
         task, metric = rows[0]["task"], rows[0]["metric"]
-        draw = _make_series_drawing(rows, "value", metric + " {:.4g}", draw_axis)
-        panels.append(Panel(f"{task}: {metric}", f"{metric} of {task} against training step", draw))
+        panels.append(
+            _series_panel(
+                rows, "value", metric + " {:.4g}", f"{task}: {metric}", axis_label(metric)
+            )
+        )
     return panels
 
 
@@ -364,32 +351,39 @@ def _group_with_two_steps(
     ]
 
 
-def _make_series_drawing(
-    rows: Sequence[Row],
-    key: str,
-    tooltip: str,
-    draw_axis: Callable[["Axes", Sequence[Row]], None],
-    draw_below: Callable[["Axes", Sequence[Row]], None] = lambda axes, line: None,
-) -> Callable[["Axes"], list[str]]:
-    """Returns a function that draws a value against the step, with a line for each series."""
+def _series_panel(rows: Sequence[Row], key: str, tooltip: str, title: str, label: str) -> Panel:
+    """Makes a panel that draws a value against the step, with a line for each series.
+
+    Args:
+      rows: the rows of a dataset, or of a metric of a task.
+      key: the key of the value: `mean` for datasets, and `value` for metrics.
+      tooltip: the format of a value in a tooltip.
+      title: the title of the panel.
+      label: the name of the value.
+    """
 
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         for series in dict.fromkeys(row["series"] for row in rows):
             line = sorted((r for r in rows if r["series"] == series), key=itemgetter("step"))
-            colour = line[0]["colour"]
-            draw_below(axes, line)
-            points = [row["step"] for row in line], [row[key] for row in line]
-            axes.plot(*points, color=colour, linewidth=1.6)
+            colour, steps = line[0]["colour"], [row["step"] for row in line]
+            if key == "mean":
+                quartiles = ([r[q] for r in line] for q in ("first_quartile", "third_quartile"))
+                axes.fill_between(steps, *quartiles, color=colour, alpha=0.16, linewidth=0)
+            axes.plot(steps, [row[key] for row in line], color=colour, linewidth=1.6)
             for row in line:
                 gid = tooltip_id(len(tooltips))
                 axes.plot([row["step"]], [row[key]], "o", markersize=4, color=colour, gid=gid)
                 tooltips.append(f"{row['label']}: {tooltip.format(row[key])}")
-        draw_axis(axes, rows)
+        if key == "mean":
+            percent_axis(axes)
+            draw_references(axes, reference_lines(rows))
+        else:
+            axes.set_ylabel(label)
         step_axis(axes)
         return tooltips
 
-    return draw
+    return Panel(title, f"{label} on {title} against training step", draw)
 
 
 def difference_panels(comparison: RunComparison) -> list[Panel]:

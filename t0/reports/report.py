@@ -244,16 +244,13 @@ def _compare_runs(
     named: Sequence[NamedRun], baseline: int, *, any_texts: bool, must_compare: bool
 ) -> tuple[RunComparison | None, tuple[str, ...]]:
     """Returns the comparison of the runs that have scores, and the notes about this comparison."""
-    compared = list(named) if must_compare else [run for run in named if run.has_scores]
+    compared = [run for run in named if must_compare or run.has_scores]
     if len(compared) < 2 and not must_compare:
         return None, ()
     chosen = named[baseline]
+    position = compared.index(chosen) if chosen in compared else 0
     try:
-        comparison = compare(
-            compared,
-            baseline=compared.index(chosen) if chosen in compared else 0,
-            any_texts=any_texts,
-        )
+        comparison = compare(compared, baseline=position, any_texts=any_texts)
     except UserError as error:
         if must_compare:
             raise

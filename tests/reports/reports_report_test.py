@@ -16,7 +16,6 @@ from t0.files.publishing import unfinished_tag
 from t0.reports import report, write_report
 from t0.reports.evaluation_plots import MOST_PANELS
 from t0.reports.evaluations import read_runs
-from t0.reports.plan_picture import draw_plan
 
 
 def test_report_writes_csv_json_and_plots(drawn):
@@ -163,27 +162,6 @@ def test_report_removes_files_of_a_killed_report(evaluation, tmp_path):
     (left / "report.html").write_text("half")
     write_report([path], tmp_path / "out")
     assert not [file for file in (tmp_path / "out").iterdir() if "incomplete" in file.name]
-
-
-def test_plan_picture_shows_memory_and_step_time(tmp_path):
-    sizes = dict.fromkeys(["weights", "optimizer", "weight_copies"], 2**30)
-    sizes |= dict.fromkeys(["gradients", "activations", "tiles"], 2**29)
-    plan = {
-        "mode": "train",
-        "topology": {"name": "v3-8"},
-        "mesh": {"shape": {"batch": 4, "model": 2}},
-        "per_core_bytes": sizes | {"usable": 15 * 2**30, "total_recomputed": 4 * 2**30},
-        "verdict": {"word": "fits"},
-        "time": {
-            "compute_seconds": 1.5,
-            "communication_seconds_by_axis": {"model": 0.25},
-            "bound_by": "computing",
-        },
-    }
-    draw_plan(plan, str(tmp_path / "plan.svg"))
-    text = (tmp_path / "plan.svg").read_text()
-    wanted = ["train on v3-8 (batch 4 x model 2)", "gradients: 0.50", "usable: 15.00", "1.500 s"]
-    assert [words for words in wanted if f">{words}<" not in text.replace("> ", ">")] == []
 
 
 @pytest.mark.usefixtures("rough_pictures")
