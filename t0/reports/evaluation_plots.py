@@ -169,7 +169,7 @@ def list_plots(
             "Training curves",
             "As logged during training; long curves are smoothed, the raw values pale. "
             "With dots: on held-out examples. Star: the best evaluation. Dotted line: the run was "
-            "stopped early. An axis of losses is logarithmic if they fall far.",
+            "stopped early.",
             curve_panels(curves),
             [(run_colour(position), run.label) for position, run in enumerate(curves)],
         ),

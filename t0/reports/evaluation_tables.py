@@ -56,7 +56,6 @@ from t0.reports.tables import (
     ReportColumn,
     ReportTable,
     Row,
-    count,
     interval,
     number,
     p_value,
@@ -72,7 +71,7 @@ NORMALIZATIONS = {
     "decoded": "Decoded",
 }
 # Matches the name of a group that is a task of Super-NaturalInstructions. All other groups are
-# categories.
+# categories, which come first.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
 _PERCENT = round(100 * CONFIDENCE)
 _MOST_TERMINAL_ROWS = 40
@@ -231,9 +230,8 @@ def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
         ReportColumn("majority", "Majority"),
         *(ReportColumn(model, model, model, css="n ref") for model in MODELS if references),
         ReportColumn("ties", "Ties"),
-        ReportColumn(
-            "truncated_inputs", "Truncated", text=_format_truncated, detail=_format_truncated_parts
-        ),
+        ReportColumn("truncated_inputs", "Inputs cut"),
+        ReportColumn("truncated_targets", "Targets cut"),
         ReportColumn("excluded", "Excluded", css="n long", detail=_format_excluded_reasons),
     )
     note = (
@@ -241,8 +239,8 @@ def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
         "Accuracy (%) over the prompts of each dataset; in small type the quartiles and the "
         f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
         "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
-        "it. Majority: always giving the most frequent right answer. Ties, truncated and excluded "
-        "count examples summed over prompts. Click a heading to sort."
+        "it. Majority: always giving the most frequent right answer. Ties, cut texts and excluded "
+        "examples are summed over prompts. Click a heading to sort."
     )
     return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note)
 
@@ -257,16 +255,6 @@ def _format_examples(row: Row) -> str:
 
 def _format_quartiles(row: Row) -> str:
     return span(row["first_quartile"], row["third_quartile"], 1)
-
-
-def _format_truncated(row: Row) -> str:
-    cuts = [row[key] for key in ("truncated_inputs", "truncated_targets") if row[key] is not None]
-    return count(sum(cuts) if cuts else None)
-
-
-def _format_truncated_parts(row: Row) -> str:
-    inputs, targets = row["truncated_inputs"] or 0, row["truncated_targets"] or 0
-    return f"{inputs:,} in, {targets:,} out" if inputs + targets else ""
 
 
 def _format_excluded_reasons(row: Row) -> str:
@@ -288,6 +276,7 @@ def _make_clean_table(runs: Sequence[EvaluatedRun], overlap: Overlap | None) -> 
         ReportColumn("gap_clean", "Difference, clean", "diff. clean", signed),
         ReportColumn("gap_p_value", "p, clean", "p, clean", p_value),
     )
+    gap_interval = partial(interval, kind="difference")
     columns = (
         _DATASET,
         _RUN,
@@ -295,13 +284,7 @@ def _make_clean_table(runs: Sequence[EvaluatedRun], overlap: Overlap | None) -> 
         ReportColumn("overlapping", "Overlapping", "overlapping"),
         ReportColumn("all", "All", "all"),
         ReportColumn("clean", "Clean", "clean"),
-        ReportColumn(
-            "difference",
-            "Clean - all",
-            "clean - all",
-            signed,
-            detail=lambda row: interval(row, "difference"),
-        ),
+        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=gap_interval),
         ReportColumn("p_value", "p", "p", p_value),
         *(gap_columns if any(row["gap_all"] is not None for row in rows) else ()),
     )
@@ -389,7 +372,8 @@ def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
         ),
         ReportColumn("examples", "Examples"),
         ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Truncated", text=_format_truncated),
+        ReportColumn("truncated_inputs", "Inputs cut"),
+        ReportColumn("truncated_targets", "Targets cut"),
         ReportColumn("excluded", "Excluded"),
     )
     note = (
@@ -490,10 +474,11 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
             for run, task in tasks.items()
             if metric in task.metrics
         ]
-        groups = sorted({group for task in tasks.values() for group in task.groups})
+        groups = {group for task in tasks.values() for group in task.groups}
+        groups = sorted(groups, key=lambda group: (bool(_INSTRUCTION_TASK.match(group)), group))
         rows += [
             _make_value_row(runs, run, task, metric, group)
-            for group in sorted(groups, key=is_subtask)  # categories come first
+            for group in groups
             for run, task in tasks.items()
             if group in task.groups
             for metric in metrics
@@ -561,45 +546,21 @@ def _format_two_digits(value: float) -> str:
     return number(value, 2)
 
 
-def is_subtask(group: str) -> bool:
-    """Returns whether a group of examples is a subtask; otherwise it is a category."""
-    return bool(_INSTRUCTION_TASK.match(group))
-
-
-def group_tables(runs: Sequence[EvaluatedRun], task: str) -> dict[str, ReportTable]:
-    """Returns tables of a task's metrics by `category` and by `part` (subtask), if it has any."""
-    by_kind: dict[bool, dict[tuple[str, int], dict[str, Any]]] = {False: {}, True: {}}
+def group_table(runs: Sequence[EvaluatedRun], task: str) -> ReportTable:
+    """Returns the table of a task's metrics by category and by subtask, if it has any."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     for value in metric_rows(runs):
-        group, run = value["group"], value["run"]
-        if value["task"] == task and group:
-            name = group if is_subtask(group) else group.replace("_", " ")
-            row = {"group": name, "label": value["label"], MARK: value[MARK]}
-            row = by_kind[is_subtask(group)].setdefault((group, run), row)
+        if value["task"] == task and value["group"]:
+            row = {"group": value["group"], "label": value["label"], MARK: value[MARK]}
+            row = rows.setdefault((value["group"], value["run"]), row)
             row[f"metric {value['metric']}"] = value["value"]
-    tables = {}
-    for name, head, rows in (
-        ("category", "Category", by_kind[False]),
-        ("part", "Task", by_kind[True]),
-    ):
-        if rows:
-            keys = [key for key in next(iter(rows.values())) if key.startswith("metric ")]
-            columns = (
-                ReportColumn("group", head, css="t head"),
-                _RUN,
-                *(
-                    ReportColumn(
-                        key,
-                        axis_label(key.removeprefix("metric ")),
-                        "",
-                        _format_two_digits,
-                        css="n strong",
-                    )
-                    for key in keys
-                ),
-            )
-            table = ReportTable(f"{task}-{name}", head, columns, [*rows.values()])
-            tables[name] = _hide_run(table, runs)
-    return tables
+    metrics = next((m["metrics"] for m in decoded_results(runs) if m["task"] == task), [])
+    columns = [ReportColumn("group", "Group", css="t head"), _RUN]
+    for metric in metrics:
+        head = axis_label(metric)
+        column = ReportColumn(f"metric {metric}", head, "", _format_two_digits, css="n strong")
+        columns.append(column)
+    return _hide_run(ReportTable(f"{task}-groups", "Groups", columns, [*rows.values()]), runs)
 
 
 def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:

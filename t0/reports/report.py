@@ -39,7 +39,7 @@ from t0.reports.clean_examples import read_overlap
 from t0.reports.comparison import RunComparison, compare, comparison_tables, legend_lines
 from t0.reports.diagnosis import reliability_rows
 from t0.reports.evaluation_plots import Plot, axis_label, list_plots
-from t0.reports.evaluation_tables import decoded_results, evaluation_tables, group_tables
+from t0.reports.evaluation_tables import decoded_results, evaluation_tables, group_table
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
 from t0.reports.held_out import headlines, held_out_means, held_out_titles, published_accuracies
@@ -375,7 +375,7 @@ def _render_page(
         several=len(runs) > 1,
         tables=report.tables,
         decoded=decoded_results(runs),
-        group_tables=lambda task: group_tables(runs, task),
+        group_table=lambda task: group_table(runs, task),
         figures=plots,
         svgs=svgs,
         fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),

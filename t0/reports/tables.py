@@ -40,11 +40,6 @@ def number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def count(value: int | None) -> str:
-    """Formats a count with thousands separators; None becomes a dash."""
-    return "–" if value is None else f"{value:,}"
-
-
 def signed(value: float, digits: int = 1) -> str:
     """Formats a number with a typographic plus or minus sign, which zero does not have.
 

@@ -60,13 +60,9 @@ QUANTITIES = (
     Quantity("learning_rate", "Learning rate", "learning rate"),
     Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
-# An axis of losses is logarithmic if the largest value is at least this many times the smallest.
-_LOG_FROM_RATIO = 3.0
 HELD_OUT_COLOUR = run_colour(1)
-# Means over tasks, such as "eval/accuracy", have this prefix. At most this many of them have
-# panels.
+# Means over tasks, such as "eval/accuracy", have this prefix.
 _OF_TASKS = "eval/"
-_MOST_TASK_PANELS = 6
 _SMOOTH_ABOVE_POINTS = 150
 _NOISY = {"loss", "loss_per_token", "tokens_per_second"}
 
@@ -183,12 +179,11 @@ def curve_panels(curves: Sequence[TrainingCurves]) -> list[Panel]:
 
     Values on training batches are a pale line. Values on held-out examples are a dark line with a
     dot for each evaluation. The panel names both lines. A star marks the best evaluation, and a
-    dotted line marks the step of early stopping. The axis of losses is logarithmic if their range
-    is large.
+    dotted line marks the step of early stopping.
     """
     recorded = {key for run in curves for key in run.points}
     means = sorted(k for k in recorded if k.startswith(_OF_TASKS) and k.count("/") == 1)
-    metrics = [key.removeprefix(_OF_TASKS) for key in means[:_MOST_TASK_PANELS]]
+    metrics = [key.removeprefix(_OF_TASKS) for key in means]
     tasks = [
         Quantity(_OF_TASKS + m, f"Tasks: {m}", f"{m}, mean over tasks", held_out=_OF_TASKS + m)
         for m in metrics
@@ -214,7 +209,8 @@ def _curve_panel(quantity: Quantity, curves: Sequence[TrainingCurves]) -> Panel:
             if run.stopped_early is not None:
                 axes.axvline(run.stopped_early, color=colour, linewidth=0.9, linestyle=":")
             tooltips += _mark_best(axes, run, keys, colour, gid=tooltip_id(len(tooltips)))
-        _scale_axis(axes, logarithmic="loss" in quantity.key)
+        if axes.dataLim.intervaly[0] >= 0:
+            axes.set_ylim(bottom=0)
         axes.set_ylabel(quantity.label)
         step_axis(axes)
         if len(curves) == 1 and len(keys) > 1:
@@ -222,24 +218,6 @@ def _curve_panel(quantity: Quantity, curves: Sequence[TrainingCurves]) -> Panel:
         return tooltips
 
     return Panel(quantity.title, f"{quantity.title} against training step", draw)
-
-
-def _scale_axis(axes: "Axes", *, logarithmic: bool) -> None:
-    """Makes the y axis start at 0.
-
-    If `logarithmic` is set and the values are far apart, the axis becomes logarithmic instead.
-    """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    formatter = FuncFormatter(lambda value, _: f"{value:,.6g}")
-    low, high = axes.dataLim.intervaly
-    if logarithmic and low > 0 and high / low >= _LOG_FROM_RATIO:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    elif low >= 0:
-        axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(formatter)
 
 
 def _draw_curve(axes: "Axes", run: TrainingCurves, key: str, colour: str, *, alone: bool) -> None:

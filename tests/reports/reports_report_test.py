@@ -132,7 +132,7 @@ def test_report_of_decoded_results_only(folder, tmp_path, capsys):
     assert 'id="generation"' in page
     assert all(f'id="{name}"' not in page for name in ("datasets", "prompts", "method", "answer"))
     assert SIGNATURE.replace("|", "|<wbr>") in page
-    assert "data to text" in page
+    assert "data_to_text" in page
 
 
 @pytest.mark.usefixtures("rough_pictures")

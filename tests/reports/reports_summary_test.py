@@ -6,7 +6,7 @@ from made_up_evaluations import SIGNATURE, change, example_line, random_lines, r
 from parsed_pages import table_texts
 
 from t0.reports import read_named_runs, read_report, write_report
-from t0.reports.evaluation_tables import decoded_results, group_tables
+from t0.reports.evaluation_tables import decoded_results, group_table
 from t0.reports.held_out import (
     held_out_titles,
     published_accuracies,
@@ -83,14 +83,12 @@ def test_summary_joins_checkpoints_of_one_model(evaluation, two_runs):
 
 def test_summary_metrics_of_tasks_categories_and_parts(decoded):
     (run,) = runs = read_report([decoded]).runs
-    tables = group_tables(runs, "sni_def_pos_2")
-    categories = tables["category"].rows
-    assert [row["group"] for row in categories] == ["data to text", "textual entailment"]
+    groups = group_table(runs, "sni_def_pos_2").rows
+    names = ["data_to_text", "textual_entailment", "task1300_rte_weather", "task1301_rte_weather"]
+    assert [row["group"] for row in groups] == names
     values = {"metric exact_match": 29.0, "metric rougeL": 47.5}
-    assert categories[0] == {"group": "data to text", "label": run.label, MARK: run.mark} | values
-    parts = [row["group"] for row in tables["part"].rows]
-    assert parts == ["task1300_rte_weather", "task1301_rte_weather"]
-    assert group_tables(runs, "mt_en_de") == {}
+    assert groups[0] == {"group": "data_to_text", "label": run.label, MARK: run.mark} | values
+    assert group_table(runs, "mt_en_de").rows == []
     assert decoded_results(runs)[0]["metrics"] == ["exact_match", "rougeL"]
 
 
