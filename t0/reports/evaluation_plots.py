@@ -27,7 +27,6 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t0.reports.accuracies import SIGNIFICANT
@@ -101,11 +100,7 @@ def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))
-    names = [name for _, name in entries.values()]
-    return {
-        series: (colour, f"{name} ({Path(series).name})" if names.count(name) > 1 else name)
-        for series, (colour, name) in entries.items()
-    }
+    return entries
 
 
 def list_plots(

@@ -94,8 +94,9 @@ def test_lm_eval_and_own_results_are_compared():
     assert film["examples"] == 4
     assert "a dull film 0 Good or bad?" in scripts[0]
     found = compare(read_named_runs(folders)[0])
-    gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
-    assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
+    gaps = [one for row in found.rows for one in row.differences.values()]
+    # The mean, and the two datasets.
+    assert [(gap["difference"], gap["examples"]) for gap in gaps] == [(0, 10), (0, 4), (0, 6)]
 
 
 def test_lm_eval_comparison_notes_run_without_eos(theirs):

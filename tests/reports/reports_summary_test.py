@@ -103,7 +103,7 @@ def test_published_accuracies_cover_the_held_out_datasets():
         assert published_mean([*rounds[:2], "super_glue/rte"], model) is None
         others = [published_mean([name], model) for name in held_out_titles() if name not in rounds]
         assert (sum(others) + anli) / 9 == pytest.approx(average, abs=0.06)
-    assert all(row.source for row in published_accuracies())
+    assert all(row["source"] for row in published_accuracies())
 
 
 def test_summary_warns_of_different_bleu_signatures(folder, tmp_path):
