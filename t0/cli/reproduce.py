@@ -9,7 +9,6 @@ It evaluates on `t0_eval` and prints the table of `t0.reports.held_out`.
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
 TASKS = "t0_eval"
-# Matches code that a shell does not change inside double quotes.
-_PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
     "Within: the published value is in the confidence interval of this run's mean, which covers "
     "other examples of these prompts. The same checkpoint on the same rows differs by much less."
@@ -93,13 +90,13 @@ def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
             lines.append(f"# {row.by_hand} docs/licensed.md has the command.")
             continue
         files = {split: f"{subset or '*'}/{split}/*.parquet"}
+        file = json.dumps(str(target / f"{split}.parquet"))
         code = (
-            f"import datasets; datasets.load_dataset('hf://datasets/{row.repos[0]}', "
-            f"revision='{PARQUET_REVISION}', data_files={files!r}, split='{split}')"
-            f".to_parquet({str(target / f'{split}.parquet')!r})"
+            f'import datasets; datasets.load_dataset("hf://datasets/{row.repos[0]}", '
+            f'revision="{PARQUET_REVISION}", data_files={json.dumps(files)}, split="{split}")'
+            f".to_parquet({file})"
         )
-        word = f'"{code}"' if _PLAIN.fullmatch(code) else shlex.quote(code)
-        lines.append(f"mkdir -p {shlex.quote(str(target))} && python -c {word}")
+        lines.append(f"mkdir -p {shlex.quote(str(target))} && python -c {shlex.quote(code)}")
     return lines
 
 

@@ -130,11 +130,6 @@ class ReportColumn:
     css: str = "n"
     kind: str = ""
 
-    @property
-    def is_text(self) -> bool:
-        """Whether the cells are texts, which are left-aligned."""
-        return self.css.startswith("t")
-
     def cell(self, row: Row) -> str:
         """Formats the cell of a row."""
         if self.kind == "run":
@@ -202,7 +197,7 @@ class ReportTable:
         yield from table_lines(
             [column.short for column in columns],
             [[column.cell(row) for column in columns] for row in self.shown_rows],
-            right=[column.short for column in columns if not column.is_text],
+            right=[column.short for column in columns if column.css.startswith("n")],
             width=width,
         )
 
