@@ -1,4 +1,4 @@
-"""`t0 plan` as users call it: the recipe's flags, both modes, the picture, sweeps."""
+"""`t0 plan` as users call it: the recipe's flags, both modes, sweeps."""
 
 import json
 import re
@@ -222,10 +222,8 @@ def test_plan_fits_a_terminal_of_80_columns(capsys, monkeypatch, words):
         assert " ".join(line.split()) in " ".join(shown.split())
 
 
-def test_plan_invalid_flag_is_one_message(capsys, tmp_path):
+def test_plan_invalid_flag_is_one_message(capsys):
     for words, part in (
-        (["--output", str(tmp_path / "x" / "y.png")], "does not exist"),
-        (["--output", "x.doc"], "ends in .png"),
         (["--batch_size=two"], "--batch_size"),
         (["--sweep", "pods=3"], "unknown axis"),
     ):
