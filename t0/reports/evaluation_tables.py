@@ -131,11 +131,11 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
     scores = task.scores or None
     accuracy = _mean_accuracy([scores])
     diagnosis = diagnose(scores)
-    known: Mapping[str, Any] = diagnosis or {}
+    values: Mapping[str, Any] = diagnosis or {}
     right_by = scores.right_by if scores else {}
     accuracy_by = {name: 100 * float(right.mean()) for name, right in right_by.items()}
-    calibration_low, calibration_high = known.get("calibration_interval", (None, None))
-    means = average_classes(known.get("classes"))
+    calibration_low, calibration_high = values.get("calibration_interval", (None, None))
+    means = average_classes(values.get("classes"))
     return {
         "dataset": task.dataset,
         "prompt": task.prompt,
@@ -143,16 +143,16 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
         "accuracy_percent": task.accuracy,
         **{f"{key}_percent": value for key, value in bounds(accuracy).items()},
         "chance_percent": task.chance,
-        "majority_percent": known.get("majority"),
-        "most_predicted_percent": known.get("most_predicted"),
-        "most_predicted_answer": known.get("most_predicted_answer"),
+        "majority_percent": values.get("majority"),
+        "most_predicted_percent": values.get("most_predicted"),
+        "most_predicted_answer": values.get("most_predicted_answer"),
         "accuracy_by_tokens_percent": accuracy_by.get("tokens"),
         "accuracy_by_characters_percent": accuracy_by.get("characters"),
         "decoded_exact_match_percent": accuracy_by.get("decoded"),
-        "accuracy_without_ties_percent": known.get("accuracy_without_ties"),
-        "prediction_entropy_bits": known.get("entropy_bits"),
+        "accuracy_without_ties_percent": values.get("accuracy_without_ties"),
+        "prediction_entropy_bits": values.get("entropy_bits"),
         **{f"{name}_percent": value for name, value in means.items()},
-        "calibration_error_percent": known.get("calibration_error"),
+        "calibration_error_percent": values.get("calibration_error"),
         "calibration_low_percent": calibration_low,
         "calibration_high_percent": calibration_high,
         "examples": task.examples,

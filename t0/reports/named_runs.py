@@ -115,9 +115,9 @@ def read_named_runs(
     labels = [run.label for seeds in groups.values() for seed in seeds for run in seed]
     _check_distinct(labels, "{} is given twice. Name each run only once.")
     named = [_make_named_run(key, seeds, i) for i, (key, seeds) in enumerate(groups.items())]
-    given = [name for name, _ in parsed_words.values() if name]
-    given += [run.name for run in named if run.name not in given]
-    _check_distinct(given, "two runs are named '{}'. Give each its own name: NAME=RUN.")
+    run_names = [name for name, _ in parsed_words.values() if name]
+    run_names += [run.name for run in named if run.name not in run_names]
+    _check_distinct(run_names, "two runs are named '{}'. Give each its own name: NAME=RUN.")
     if baseline is None:
         return tuple(named), 0
     positions = {word: [*groups].index(key) for word, key in key_of_word.items()}

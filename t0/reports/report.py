@@ -216,8 +216,10 @@ def read_report(
     tables = evaluation_tables(runs, read_overlap(overlap_path) if overlap_path else None)
     tables += comparison_tables(comparison) if comparison else []
     tables_by_name = {table.name: table for table in tables}
-    given = [*notes, *(note for run in curves for note in run.notes)]
-    all_notes = dict.fromkeys([*map(printable, given), *(n for run in runs for n in run.notes)])
+    caller_notes = [*notes, *(note for run in curves for note in run.notes)]
+    all_notes = dict.fromkeys(
+        [*map(printable, caller_notes), *(n for run in runs for n in run.notes)]
+    )
     metrics = tables_by_name["metrics"].rows if "metrics" in tables_by_name else []
     return EvaluationReport(
         title=printable(title or ("T0 evaluation" if runs else "Training runs")),
