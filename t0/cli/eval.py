@@ -287,7 +287,7 @@ def _report(output: Path, args: argparse.Namespace) -> int:
     for line in report.lines(terminal_width()):
         print(printable(line))
     if args.reproduce:
-        for run in report.summary.runs:
+        for run in report.runs:
             reproduce.print_table(run, output)
     print(f"report: {printable(str(written.html))}")
     return 0

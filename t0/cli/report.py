@@ -15,7 +15,7 @@ from t0.files.any_path import any_path
 from t0.files.table_files import check_format
 from t0.reports import read_report
 from t0.reports.evaluations import last_of_series
-from t0.reports.example_file import ONLY, write_examples
+from t0.reports.examples import ONLY, write_examples
 from t0.text_tables import terminal_width
 
 
@@ -95,7 +95,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
     for line in report.lines(terminal_width()) if args.runs else ():
         print(printable(line))
     if args.examples is not None:
-        runs = report.summary.runs
+        runs = report.runs
         last = [runs[position] for position in last_of_series(runs, range(len(runs)))]
         count = write_examples(last, args.examples, args.only)
         print(printable(f"{args.examples}: {count:,} examples"))

@@ -4,12 +4,11 @@ t0 eval bigscience/T0_3B --reproduce --output=out            # rows and weights 
 t0 eval /models/t0_3b --reproduce --data_dir=DATA --skip_absent
 t0 eval --downloads                                          # for a machine without network
 
-It evaluates on `t0_eval` and prints the table of `t0.reports.reproduction`.
+It evaluates on `t0_eval` and prints the table of `t0.reports.held_out`.
 """
 
 import argparse
 import json
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from t0.reports import EvaluatedRun
 
 TASKS = "t0_eval"
-# Matches code that a shell does not change inside double quotes.
-_PLAIN = re.compile(r"[\w\s.,;:=(){}'/*@-]+")
 _CAUTION = (
     "Within: the published value is in the confidence interval of this run's mean, which covers "
     "other examples of these prompts. The same checkpoint on the same rows differs by much less."
@@ -93,13 +90,13 @@ def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
             lines.append(f"# {row.by_hand} docs/licensed.md has the command.")
             continue
         files = {split: f"{subset or '*'}/{split}/*.parquet"}
+        file = json.dumps(str(target / f"{split}.parquet"))
         code = (
-            f"import datasets; datasets.load_dataset('hf://datasets/{row.repos[0]}', "
-            f"revision='{PARQUET_REVISION}', data_files={files!r}, split='{split}')"
-            f".to_parquet({str(target / f'{split}.parquet')!r})"
+            f'import datasets; datasets.load_dataset("hf://datasets/{row.repos[0]}", '
+            f'revision="{PARQUET_REVISION}", data_files={json.dumps(files)}, split="{split}")'
+            f".to_parquet({file})"
         )
-        word = f'"{code}"' if _PLAIN.fullmatch(code) else shlex.quote(code)
-        lines.append(f"mkdir -p {shlex.quote(str(target))} && python -c {word}")
+        lines.append(f"mkdir -p {shlex.quote(str(target))} && python -c {shlex.quote(code)}")
     return lines
 
 
@@ -113,6 +110,6 @@ def print_table(run: "EvaluatedRun", output: Path) -> None:
     for line in [*reproduction_table(rows).lines(terminal_width()), _CAUTION]:
         print(printable(line))
     path = output / f"reproduction_{run.step}.json"
-    sources = sorted({row.source for row in published_accuracies()})
+    sources = sorted({row["source"] for row in published_accuracies()})
     write_whole(str(path), json.dumps({"schema": 1, "rows": rows, "sources": sources}, indent=1))
     print(f"table: {printable(str(path))}")

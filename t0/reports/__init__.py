@@ -13,7 +13,6 @@ The inputs are `results_<step>.json` from mode `score_eval`, with the folder `sc
     read_runs(paths)                 result files -> evaluated checkpoints
     read_named_runs(words)           words of a command line -> runs, each with its checkpoints
     read_curves(paths)               metrics.jsonl -> training curves
-    summarise(runs)                  runs -> numbers, comparison, notes
     read_report(words)               words -> the report: its tables and plots
     write_report(words, output)      words -> report.html, .csv, .json and pictures in a folder
 
@@ -25,7 +24,6 @@ imported only when a report is made.
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.named_runs import NamedRun, read_named_runs
 from t0.reports.report import EvaluationReport, ReportPaths, read_report, write_report
-from t0.reports.summary import Summary, summarise
 from t0.reports.training_curves import TrainingCurves, read_curves
 
 __all__ = [
@@ -33,12 +31,10 @@ __all__ = [
     "NamedRun",
     "EvaluationReport",
     "ReportPaths",
-    "Summary",
     "TrainingCurves",
     "read_curves",
     "read_named_runs",
     "read_report",
     "read_runs",
-    "summarise",
     "write_report",
 ]

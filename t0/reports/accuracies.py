@@ -2,8 +2,8 @@
 
     runs = read_runs([Path("eval")])
     tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # lists of seeds
-    difference = gap(grid, 0, 1)
-    difference.difference, difference.p_value            # (0.0, 1.0)
+    difference = gap([grid], 0, 1)
+    difference["difference"], difference["p_value"]      # (0.0, 1.0)
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
 
     >>> s = summarize_spread([50.0, 60.0, 90.0])
@@ -20,7 +20,7 @@ choice, the number of choices, and the texts of input and choices are equal. If 
 inputs, its texts are not compared with the texts of other runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,64 +72,6 @@ class Grid:
             left_out=tuple(self.left_out[p] for p in prompts),
             other_texts=tuple(self.other_texts[p] for p in prompts),
         )
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """A run's mean accuracy over prompts and seeds, with its intervals, in percent.
-
-    Attributes:
-      mean: the mean accuracy.
-      low, high: the ends of the interval that generalizes to other examples and prompts.
-      fixed_low, fixed_high: the ends of the interval that keeps the prompts fixed.
-    """
-
-    mean: float
-    low: float
-    high: float
-    fixed_low: float
-    fixed_high: float
-
-
-@dataclass(frozen=True)
-class Gap:
-    """The mean accuracy of the second run minus that of the first, on examples that both scored.
-
-    Attributes:
-      examples: the number of examples that appear under at least one prompt.
-      difference: the difference in percentage points.
-      interval_low, interval_high: the ends of the difference's interval that generalizes to other
-        examples and prompts, in percentage points.
-      fixed_low, fixed_high: the ends of the difference's interval that keeps the prompts fixed.
-      p_value: the p-value for the hypothesis that the runs do not differ. The test generalizes to
-        other examples and prompts.
-      fixed_p_value: the p-value for the same hypothesis. The test keeps the prompts fixed, and
-        generalizes only to other examples.
-      detectable: the smallest true difference, in percentage points, that the test would find in
-        four of five repetitions of this evaluation.
-      correlation: the correlation of the two runs' means by example; None if one run has the same
-        mean on all examples.
-      prompts: the number of prompts.
-      estimates: the difference as a share from -1 to 1 with its variance, first for random prompts
-        and then for fixed prompts.
-    """
-
-    examples: int
-    difference: float
-    interval_low: float
-    interval_high: float
-    fixed_low: float
-    fixed_high: float
-    p_value: float
-    fixed_p_value: float
-    detectable: float
-    correlation: float | None
-    prompts: int
-    estimates: tuple[CrossedMean, CrossedMean]
-
-    def row(self) -> dict[str, Any]:
-        """Returns the columns of one row of a table, with p-values that are not adjusted."""
-        return {key: value for key, value in vars(self).items() if key != "estimates"}
 
 
 def summarize_spread(accuracies: Sequence[float]) -> dict[str, float]:
@@ -210,11 +152,6 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
     )
 
 
-def scores_of(tasks: Sequence["RankedTask"]) -> list[ExampleScores]:
-    """Returns the per-example scores of the tasks that have such scores."""
-    return [task.scores for task in tasks if task.scores is not None and len(task.scores)]
-
-
 def shared_tasks(
     runs: Sequence[Sequence["EvaluatedRun"]], dataset: str, *, any_texts: bool = False
 ) -> tuple[list["RankedTask"], Grid | None]:
@@ -239,29 +176,53 @@ def shared_tasks(
 
 def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
     """Returns name -> task, for the tasks of a dataset with per-example scores in a run."""
-    return {task.name: task for task in run.tasks if task.dataset == dataset and scores_of([task])}
+    return {task.name: task for task in run.tasks if task.dataset == dataset and task.scores}
 
 
-def accuracy(grid: Grid, run: int) -> Accuracy:
-    """Returns the mean accuracy of a run with its intervals."""
-    means = [crossed_accuracy(grid, run, prompts) for prompts in (RANDOM, FIXED)]
-    if grid.documents is None and grid.right[run].shape[:2] == (1, 1):
-        interval = _wilson_interval(grid.right[run][0, 0])
-        return _make_accuracy(means, [interval, interval])
-    return _make_accuracy(means, [statistics.interval_of_share(mean) for mean in means])
+def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
+    """Returns the mean accuracy of a run over prompts, seeds and datasets, in percent.
+
+    Args:
+      grids: the grid of each dataset. Their accuracies have equal weights, and the intervals do not
+        generalize to other datasets.
+      run: the position of the run in the grids.
+
+    Returns:
+      `mean`; `low`, `high`: the interval that generalizes to other examples and prompts;
+      `fixed_low`, `fixed_high`: the interval that keeps the prompts fixed.
+    """
+    estimates = _estimate(crossed_accuracy, grids, run)
+    right, documents = grids[0].right[run], grids[0].documents
+    if len(grids) == 1 and documents is None and right.shape[:2] == (1, 1):
+        intervals = [_wilson_interval(right[0, 0])] * 2
+    else:
+        intervals = [statistics.interval_of_share(estimate) for estimate in estimates]
+    ends = (end for interval in intervals for end in _to_percent(interval))
+    keys = ("low", "high", "fixed_low", "fixed_high")
+    return {"mean": 100 * float(estimates[0].value)} | dict(zip(keys, ends, strict=True))
 
 
-def crossed_accuracy(grid: Grid, run: int, prompts: str) -> CrossedMean:
+def crossed_accuracy(grid: Grid, prompts: str, run: int) -> CrossedMean:
     """Returns the mean accuracy of a run as a share; see `statistics.crossed_mean`."""
     return statistics.crossed_mean(
         grid.right[run], prompts=prompts, present=grid.present, clusters=grid.documents
     )
 
 
-def _make_accuracy(means: Sequence[CrossedMean], intervals: Sequence[Interval]) -> Accuracy:
-    return Accuracy(
-        100 * float(means[0].value), *(end for i in intervals for end in _to_percent(i))
+def crossed_gap(grid: Grid, prompts: str, first: int, second: int) -> CrossedMean:
+    """Returns the mean gain of the second run as a share; see `statistics.crossed_difference`."""
+    runs = (grid.right[first], grid.right[second])
+    return statistics.crossed_difference(
+        *runs, prompts=prompts, present=grid.present, clusters=grid.documents
     )
+
+
+def _estimate(
+    crossed: Callable[..., CrossedMean], grids: Sequence[Grid], *runs: int
+) -> list[CrossedMean]:
+    """Returns the mean over the grids, first for random prompts and then for fixed prompts."""
+    means = [[crossed(grid, prompts, *runs) for grid in grids] for prompts in (RANDOM, FIXED)]
+    return [m[0] if len(m) == 1 else statistics.mean_of_means(m) for m in means]
 
 
 def _wilson_interval(right: np.ndarray) -> Interval:
@@ -272,75 +233,50 @@ def _wilson_interval(right: np.ndarray) -> Interval:
     return Interval(*test.proportion_ci(statistics.CONFIDENCE, method="wilson"))
 
 
-def mean_accuracy(grids: Sequence[Grid], run: int) -> Accuracy:
-    """Returns the unweighted mean of a run's accuracies over several datasets.
+def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
+    """Returns the accuracy of the `second` run minus that of the `first`, in percentage points.
 
-    The intervals of this mean do not generalize to other datasets.
+    Args:
+      grids: the grid of each dataset, as for `accuracy`.
+      first: the position of the first run in the grids.
+      second: the position of the second run.
+
+    Returns:
+      the columns of a row of a table:
+        `examples`: the number of examples that appear under at least one prompt;
+        `difference`, `interval_low`, `interval_high`, `fixed_low`, `fixed_high`: the difference and
+          its intervals;
+        `p_value`: the p-value, which is not adjusted, for the hypothesis that the runs do not
+          differ; the test generalizes to other examples and prompts;
+        `fixed_p_value`: the p-value of the test that generalizes only to other examples;
+        `detectable`: the smallest true difference that the test would find in four of five
+          repetitions of this evaluation;
+        `correlation`: the correlation of the two runs' means by example; None for several datasets,
+          or if one run has the same mean on all examples;
+        `prompts`: the number of prompts.
     """
-    means = [
-        statistics.mean_of_means([crossed_accuracy(grid, run, prompts) for grid in grids])
-        for prompts in (RANDOM, FIXED)
-    ]
-    return _make_accuracy(means, [statistics.interval_of_share(mean) for mean in means])
-
-
-def gap(grid: Grid, first: int, second: int) -> Gap:
-    """Returns the accuracy of the `second` run of a grid minus that of the `first`."""
-    pair = (grid.right[first], grid.right[second])
-    estimates = (
-        statistics.crossed_difference(
-            *pair, prompts=prompts, present=grid.present, clusters=grid.documents
-        )
-        for prompts in (RANDOM, FIXED)
-    )
-    weights = grid.present.sum(axis=0)
-    by_example = [right.mean(axis=0).sum(axis=0) / weights for right in pair]
-    return _make_gap(
-        *estimates,
-        examples=len(grid.rows),
-        prompts=len(grid.present),
-        correlation=statistics.correlation(*by_example),
-    )
-
-
-def mean_gap(gaps: Sequence[Gap]) -> Gap:
-    """Returns the unweighted mean of the gaps on several datasets.
-
-    The intervals and p-values of this mean do not generalize to other datasets.
-    """
-    estimates_by_kind = zip(*(dataset_gap.estimates for dataset_gap in gaps), strict=True)
-    return _make_gap(
-        *map(statistics.mean_of_means, estimates_by_kind),
-        examples=sum(dataset_gap.examples for dataset_gap in gaps),
-        prompts=sum(dataset_gap.prompts for dataset_gap in gaps),
-    )
-
-
-def _make_gap(
-    random: CrossedMean,
-    fixed: CrossedMean,
-    *,
-    examples: int,
-    prompts: int,
-    correlation: float | None = None,
-) -> Gap:
-    """Makes a gap from two estimates of its difference: for random and for fixed prompts."""
+    random, fixed = _estimate(crossed_gap, grids, first, second)
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
-    return Gap(
-        examples=examples,
-        difference=100 * float(random.value),
-        interval_low=low,
-        interval_high=high,
-        fixed_low=fixed_low,
-        fixed_high=fixed_high,
-        p_value=float(statistics.p_value(random)),
-        fixed_p_value=float(statistics.p_value(fixed)),
-        detectable=100 * float(statistics.minimum_detectable(random)),
-        correlation=correlation,
-        prompts=prompts,
-        estimates=(random, fixed),
-    )
+    by_example = [mean_by_example(grids[0], run) for run in (first, second)]
+    return {
+        "examples": sum(len(grid.rows) for grid in grids),
+        "difference": 100 * float(random.value),
+        "interval_low": low,
+        "interval_high": high,
+        "fixed_low": fixed_low,
+        "fixed_high": fixed_high,
+        "p_value": float(statistics.p_value(random)),
+        "fixed_p_value": float(statistics.p_value(fixed)),
+        "detectable": 100 * float(statistics.minimum_detectable(random)),
+        "correlation": statistics.correlation(*by_example) if len(grids) == 1 else None,
+        "prompts": sum(len(grid.present) for grid in grids),
+    }
+
+
+def mean_by_example(grid: Grid, run: int) -> np.ndarray:
+    """Returns the share of an example's prompts and seeds under which a run is right, [E]."""
+    return grid.right[run].mean(axis=0).sum(axis=0) / grid.present.sum(axis=0)
 
 
 def _to_percent(interval: Interval) -> tuple[float, float]:
@@ -359,7 +295,7 @@ def prompt_gaps(
     for p, task in enumerate(tasks):
         prompt_grid = grid.of_prompts([p])
         pair = (prompt_grid.right[first], prompt_grid.right[second])
-        columns = gap(prompt_grid, first, second).row()
+        columns = gap([prompt_grid], first, second)
         keys = ("examples", "difference", "interval_low", "interval_high")
         row = {
             "prompt": task.prompt,
@@ -378,13 +314,13 @@ def prompt_gaps(
     return rows
 
 
-def bounds(interval: Interval | Accuracy | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an interval as columns of a table; without an interval, they are None.
+def bounds(accuracy: Mapping[str, float] | None, *, fixed: bool = False) -> dict[str, Any]:
+    """Returns the ends of an accuracy's interval as columns of a table; None if it is unknown.
 
     Args:
-      interval: an interval, an accuracy with its intervals, or None.
+      accuracy: an accuracy of this module, or None.
       fixed: whether to add the ends of the interval with fixed prompts.
     """
-    ends = {"interval_low": "low", "interval_high": "high"}
-    ends |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}
-    return {column: getattr(interval, end) if interval else None for column, end in ends.items()}
+    columns = {"interval_low": "low", "interval_high": "high"}
+    columns |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}
+    return {column: accuracy and accuracy[end] for column, end in columns.items()}

@@ -21,7 +21,7 @@ raised.
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,14 @@ from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask
-from t0.reports.result_files import field, is_integer, json_object
+from t0.reports.result_files import (
+    field,
+    is_integer,
+    json_object,
+    read_json_lines,
+    read_text,
+    read_values,
+)
 from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p_value
 
 SCHEMA = 1
@@ -63,7 +70,7 @@ class Overlap:
     ngram: int
     train: tuple[str, ...]
     examples: Mapping[str, int]
-    rows: Mapping[str, frozenset[int]]
+    rows: Mapping[str, Collection[int]]
 
     @property
     def sentence(self) -> str:
@@ -89,58 +96,44 @@ def read_overlap(path: Path) -> Overlap:
         raise UserError(
             f"{path} does not exist. Give the --output folder of a finished `t0 overlap`"
         )
-    content = json_object(_read_bytes(path).decode("utf-8", "replace"), path)
+    content = json_object(read_text(path), path)
     if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
         raise UserError(f"{path}: expected the output of this version's `t0 overlap`")
-    run = field(content, "run", dict, path)
-    ngrams = field(run, "ngrams", list, f"{path}: run")
+    run = field(content, "run", "an object", path)
+    ngrams = field(run, "ngrams", "a list", f"{path}: run")
     if not ngrams or not all(map(is_integer, ngrams)):
         raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
     examples = {
-        task: field(tally, "texts", int, f"{path}: {task}")
-        for dataset_counts in _check_objects(field(content, "datasets", dict, path), path).values()
-        for task, tally in _check_objects(
-            field(dataset_counts, "prompts", dict, path), path
-        ).items()
+        task: field(tally, "texts", "an integer", f"{path}: {task}")
+        for dataset_counts in read_values(content, "datasets", "an object", path).values()
+        for task, tally in read_values(dataset_counts, "prompts", "an object", path).items()
     }
-    rows_record = field(content, "rows", dict, path)
-    name = path_inside(str(path.parent), field(rows_record, "file", str, f"{path}: rows"))
-    lines = _read_bytes(any_path(name))
-    if hashlib.sha256(lines).hexdigest() != rows_record.get("sha256"):
-        raise UserError(f"{name} does not match its checksum in {path}. Run `t0 overlap` again")
+    rows_record = field(content, "rows", "an object", path)
+    name = field(rows_record, "file", "a text", f"{path}: rows")
+    rows_path = any_path(path_inside(str(path.parent), name))
+    checksum = hashlib.sha256(read_text(rows_path).encode()).hexdigest()
+    if checksum != rows_record.get("sha256"):
+        raise UserError(
+            f"{rows_path} does not match its checksum in {path}. Run `t0 overlap` again"
+        )
     return Overlap(
         path=path,
-        split=field(run, "eval_split", str, f"{path}: run"),
+        split=field(run, "eval_split", "a text", f"{path}: run"),
         ngram=ngrams[0],
-        train=tuple(map(str, field(run, "train", list, f"{path}: run"))),
+        train=tuple(map(str, field(run, "train", "a list", f"{path}: run"))),
         examples=examples,
-        rows=_parse_overlapping_rows(lines, str(ngrams[0]), path),
+        rows=_read_overlapping_rows(rows_path, str(ngrams[0])),
     )
 
 
-def _check_objects(record: Mapping[str, Any], where: object) -> Mapping[str, dict[str, Any]]:
-    for key, value in record.items():
-        if not isinstance(value, dict):
-            raise UserError(f"{where}: '{key}' must be an object, got {value!r:.80}.")
-    return record
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}.") from error
-
-
-def _parse_overlapping_rows(lines: bytes, ngram: str, path: Path) -> dict[str, frozenset[int]]:
+def _read_overlapping_rows(path: Path, ngram: str) -> dict[str, set[int]]:
     rows_by_task: dict[str, set[int]] = {}
-    for number, line in enumerate(lines.decode("utf-8", "replace").splitlines(), start=1):
-        where = f"{path.parent}, line {number} of the rows"
-        prompts = field(json_object(line, where), "prompts", dict, where)
-        for task, example in _check_objects(prompts, where).items():
-            if field(example, "overlaps", dict, where).get(ngram):
-                rows_by_task.setdefault(task, set()).add(field(example, "idx", int, where))
-    return {task: frozenset(rows) for task, rows in rows_by_task.items()}
+    for where, line in read_json_lines(path):
+        for task, example in read_values(line, "prompts", "an object", where).items():
+            if field(example, "overlaps", "an object", where).get(ngram):
+                row = field(example, "idx", "an integer", where)
+                rows_by_task.setdefault(task, set()).add(row)
+    return rows_by_task
 
 
 def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str, Any]]:
@@ -166,12 +159,12 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         baseline = None
         for position, run in enumerate(runs):
-            tasks, grid = _find_covered([run], dataset, overlap)
+            tasks, grid, clean = _find_covered([run], dataset, overlap)
             if grid is None:
                 continue
             _check_same_rows(run, tasks, overlap)
             row = {"dataset": dataset, "run": position, "label": run.label}
-            row |= _compare_clean(grid, _is_clean(grid, tasks, overlap))
+            row |= _compare_clean(grid, clean)
             row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
             row |= _compute_gaps([baseline, run], dataset, overlap) if baseline else {}
             baseline = baseline or run
@@ -191,18 +184,20 @@ def _plain_name(task: RankedTask) -> str:
 
 def _find_covered(
     runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap
-) -> tuple[list[RankedTask], Grid | None]:
-    """Returns the tasks in the overlap that all runs scored, and the grid of shared examples."""
+) -> tuple[list[RankedTask], Grid | None, np.ndarray | None]:
+    """Returns the tasks in the overlap that all runs scored, and the grid of shared examples.
+
+    Returns:
+      the tasks; the grid; and bool [E], whether each example is clean. Without tasks, the last two
+      are None.
+    """
     tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
-        return [], None
-    return [tasks[p] for p in covered], grid.of_prompts(covered)
-
-
-def _is_clean(grid: Grid, tasks: Sequence[RankedTask], overlap: Overlap) -> np.ndarray:
-    overlapping = frozenset().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
-    return ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
+        return [], None, None
+    tasks, grid = [tasks[p] for p in covered], grid.of_prompts(covered)
+    overlapping = set().union(*(overlap.rows.get(_plain_name(task), ()) for task in tasks))
+    return tasks, grid, ~np.isin(grid.rows, np.array(sorted(overlapping), np.int64))
 
 
 def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
@@ -213,14 +208,14 @@ def _restrict_to_clean(grid: Grid, clean: np.ndarray) -> Grid | None:
 
 
 def _compute_gaps(runs: Sequence[EvaluatedRun], dataset: str, overlap: Overlap) -> dict[str, float]:
-    tasks, grid = _find_covered(runs, dataset, overlap)
+    _, grid, clean = _find_covered(runs, dataset, overlap)
     if grid is None:
         return {}
-    columns = {"gap_all": accuracies.gap(grid, 0, 1).difference}
-    clean_grid = _restrict_to_clean(grid, _is_clean(grid, tasks, overlap))
+    columns = {"gap_all": accuracies.gap([grid], 0, 1)["difference"]}
+    clean_grid = _restrict_to_clean(grid, clean)
     if clean_grid is not None:
-        gap = accuracies.gap(clean_grid, 0, 1)
-        columns |= {"gap_clean": gap.difference, "gap_p_value": gap.p_value}
+        gap = accuracies.gap([clean_grid], 0, 1)
+        columns |= {"gap_clean": gap["difference"], "gap_p_value": gap["p_value"]}
     return columns
 
 
@@ -233,7 +228,7 @@ def _check_same_rows(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Ov
         )
     for task in tasks:
         count = overlap.examples[_plain_name(task)]
-        if task.scores is not None and len(task.scores) and task.scores.idx.max() >= count:
+        if task.scores and task.scores.idx.max() >= count:
             raise UserError(
                 f"{overlap.path} has {count:,} examples of {_plain_name(task)}, but {run.path} has "
                 f"idx {task.scores.idx.max():,}, so their rows differ. Run `t0 overlap` on the "
@@ -248,17 +243,14 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
         "prompts": len(grid.present),
         "examples": len(clean),
         "overlapping": int((~clean).sum()),
-        "all": accuracies.accuracy(grid, 0).mean,
+        "all": accuracies.accuracy([grid], 0)["mean"],
     }
     clean_grid = _restrict_to_clean(grid, clean)
     if clean_grid is None:
         return row
-    clean_accuracy = accuracies.accuracy(clean_grid, 0)
-    row |= {
-        "clean": clean_accuracy.mean,
-        "clean_low": clean_accuracy.low,
-        "clean_high": clean_accuracy.high,
-    }
+    clean_accuracy = accuracies.accuracy([clean_grid], 0)
+    columns = {"clean": "mean", "clean_low": "low", "clean_high": "high"}
+    row |= {column: clean_accuracy[key] for column, key in columns.items()}
     has_all_prompts = len(clean_grid.present) == len(grid.present)
     if has_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
         difference = _clean_minus_all(grid, clean)

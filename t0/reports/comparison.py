@@ -2,8 +2,8 @@
 
     runs, baseline = read_named_runs(["eval"])
     comparison = compare(runs, baseline=baseline) if len(runs) > 1 else None
-    comparison                         # None; otherwise comparison.datasets, .mean, .notes
-    tables = comparison_tables(comparison) if comparison else {}
+    comparison                         # None; otherwise comparison.rows, .notes
+    tables = comparison_tables(comparison) if comparison else []
 
 Runs are compared on each dataset, with the prompts and examples that all of them scored. If a run
 has no scores for a dataset, only the other runs are compared on this dataset. The p-values of the
@@ -23,14 +23,12 @@ datasets that all runs have.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from t0.errors import UserError
 from t0.reports import accuracies
-from t0.reports.accuracies import SIGNIFICANT, Accuracy, Gap, Grid
+from t0.reports.accuracies import SIGNIFICANT, Grid
 from t0.reports.evaluations import RankedTask, dataset_groups
 from t0.reports.held_out import title_of
 from t0.reports.named_runs import NamedRun, check_comparable, notes_on
@@ -57,81 +55,64 @@ _LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class BaselineDifference:
-    """A run's difference from the baseline.
-
-    `adjusted` is the p-value of the difference after the adjustment over all rows of the table.
-    """
-
-    run: int
-    gap: Gap
-    adjusted: float
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the adjusted p-value is significant."""
-        return self.adjusted < SIGNIFICANT
-
-
-@dataclass(frozen=True)
+@dataclass
 class ComparedDataset:
     """The comparison of runs on one dataset, or the comparison of their means over datasets.
 
     Attributes:
       runs: the positions of the runs that scored this dataset.
-      tasks: the prompts that all of these runs scored.
-      grid: the examples that these runs share; None for a mean.
-      accuracies: position of a run -> its accuracy.
-      gaps: (i, j) with i < j -> the accuracy of the run at position j minus the accuracy of the run
-        at position i.
-      differences: for each run except the baseline, its difference from the baseline; empty if the
-        baseline has no scores for this dataset.
-      tied: the tied sets, as positions of runs. No two runs in a set differ significantly, and no
-        further run could be added to a set.
+      grids: the examples that these runs share; for a mean, those of each dataset.
+      accuracies: position of a run -> its accuracy, see `accuracies.accuracy`.
+      p_values: (i, j) with i < j -> the p-value of the difference of the runs at these positions.
+      differences: position of a run (not of the baseline) -> its difference from the baseline, with
+        the columns of `accuracies.gap` and:
+          `adjusted_p_value`: the p-value after the adjustment over all rows of the table;
+          `better`, `worse`: the number of prompts with a significant difference, not adjusted;
+          `won`, `lost`: the number of examples that the run answers correctly under more, and under
+            fewer, prompts than the baseline does.
+        The last four are None for a mean. There are no differences if the baseline has no scores
+        for this dataset.
       prompts: position of a run (not of the baseline) -> a row for each prompt, see
         `accuracies.prompt_gaps`.
-      won: position of a run -> the number of examples that the run answers correctly under more
-        prompts than the baseline does.
-      lost: position of a run -> the number of examples that the run answers correctly under fewer
-        prompts than the baseline does.
+      tied: the tied sets, as positions of runs. No two runs in a set differ significantly, and no
+        further run could be added to a set.
     """
 
     dataset: str
     title: str
     group: str
     runs: tuple[int, ...]
-    accuracies: Mapping[int, Accuracy]
-    gaps: Mapping[tuple[int, int], Gap]
-    differences: tuple[BaselineDifference, ...]
-    number_of_prompts: int
-    number_of_examples: int
-    tasks: Sequence[RankedTask] = ()
-    grid: Grid | None = None
-    tied: tuple[tuple[int, ...], ...] = ()
-    prompts: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    won: Mapping[int, int] = field(default_factory=dict)
-    lost: Mapping[int, int] = field(default_factory=dict)
+    grids: Sequence[Grid]
+    accuracies: Mapping[int, Mapping[str, float]]
+    p_values: Mapping[tuple[int, int], float]
+    differences: Mapping[int, dict[str, Any]]
+    prompts: Mapping[int, Sequence[Row]] = field(default_factory=dict)
+    tied: Sequence[tuple[int, ...]] = ()
+
+    @property
+    def number_of_prompts(self) -> int:
+        """The number of prompts that all of these runs scored."""
+        return sum(len(grid.present) for grid in self.grids)
+
+    @property
+    def number_of_examples(self) -> int:
+        """The number of examples that all of these runs scored."""
+        return sum(len(grid.rows) for grid in self.grids)
 
 
 @dataclass(frozen=True)
 class RunComparison:
     """A comparison of runs.
 
-    `mean` compares the means over the datasets that all runs have. It is None if there are fewer
-    than two such datasets.
+    Attributes:
+      rows: the compared datasets. If all runs have two or more datasets in common, the first row
+        compares the means over these datasets.
     """
 
     runs: tuple[NamedRun, ...]
     baseline: int
-    datasets: tuple[ComparedDataset, ...]
-    mean: ComparedDataset | None
+    rows: tuple[ComparedDataset, ...]
     notes: tuple[str, ...]
-
-    @property
-    def rows(self) -> list[ComparedDataset]:
-        """The comparison of means, unless it is None, followed by the datasets."""
-        return [*([self.mean] if self.mean else []), *self.datasets]
 
     @property
     def baseline_letter(self) -> str:
@@ -167,15 +148,14 @@ def compare(
             "these runs share no example of any prompt, so there is nothing to compare. "
             + " ".join(notes)
         )
-    complete = [row for row in datasets if len(row.runs) == len(runs)]
-    means = [_mean_over_datasets(complete, baseline)] if len(complete) > 1 else []
-    return RunComparison(
-        tuple(runs),
-        baseline,
-        _with_adjusted_p_values(datasets),
-        _with_adjusted_p_values(means)[0] if means else None,
-        tuple(dict.fromkeys(notes)),
-    )
+    means = []
+    complete = [row.grids[0] for row in datasets if len(row.runs) == len(runs)]
+    if len(complete) > 1:
+        title = f"Mean of {len(complete)} datasets"
+        means = [_compare_grids(title, title, "", range(len(runs)), complete, baseline)]
+    for rows in (means, datasets):
+        _adjust_p_values(rows)
+    return RunComparison(tuple(runs), baseline, (*means, *datasets), tuple(dict.fromkeys(notes)))
 
 
 def _compare_dataset(
@@ -208,36 +188,40 @@ def _compare_dataset(
         notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
         return None
     notes += _describe_omitted_examples(dataset, tasks, grid, any_texts=any_texts)
-    positions = {run: position for position, run in enumerate(scored)}
-    other_runs = [run for run in scored if run != baseline] if baseline in positions else []
-    pairs_with_baseline = {run: (grid, positions[baseline], positions[run]) for run in other_runs}
-    gains = {run: _compute_gains(*pair) for run, pair in pairs_with_baseline.items()}
-    gaps = {
-        pair: accuracies.gap(grid, *(positions[run] for run in pair))
-        for pair in itertools.combinations(scored, 2)
-    }
+    row = _compare_grids(dataset, title_of(dataset), group, scored, [grid], baseline)
+    for run, difference in row.differences.items():
+        pair = scored.index(baseline), scored.index(run)
+        row.prompts[run] = prompts = accuracies.prompt_gaps(tasks, grid, *pair)
+        significant = [p["difference"] for p in prompts if p["p_value"] < SIGNIFICANT]
+        first, second = (accuracies.mean_by_example(grid, position) for position in pair)
+        difference |= {
+            "better": sum(gap > 0 for gap in significant),
+            "worse": sum(gap < 0 for gap in significant),
+            "won": int((second > first).sum()),
+            "lost": int((second < first).sum()),
+        }
+    return row
+
+
+def _compare_grids(
+    dataset: str, title: str, group: str, runs: Sequence[int], grids: Sequence[Grid], baseline: int
+) -> ComparedDataset:
+    """Compares the mean over grids of `runs`, which are the positions of the grids' runs."""
+
+    def gap(first: int, second: int) -> dict[str, Any]:
+        return accuracies.gap(grids, runs.index(first), runs.index(second))
+
+    later = dict.fromkeys(("adjusted_p_value", "better", "worse", "won", "lost"))
+    others = [run for run in runs if run != baseline] if baseline in runs else []
     return ComparedDataset(
         dataset=dataset,
-        title=title_of(dataset),
+        title=title,
         group=group,
-        runs=tuple(scored),
-        accuracies={
-            run: accuracies.accuracy(grid, position) for run, position in positions.items()
-        },
-        gaps=gaps,
-        differences=tuple(
-            BaselineDifference(run, gaps.get((baseline, run)) or accuracies.gap(*pair), 1.0)
-            for run, pair in pairs_with_baseline.items()
-        ),
-        number_of_prompts=len(tasks),
-        number_of_examples=len(grid.rows),
-        tasks=tasks,
-        grid=grid,
-        prompts={
-            run: accuracies.prompt_gaps(tasks, *pair) for run, pair in pairs_with_baseline.items()
-        },
-        won={run: int((gain > 0).sum()) for run, gain in gains.items()},
-        lost={run: int((gain < 0).sum()) for run, gain in gains.items()},
+        runs=tuple(runs),
+        grids=grids,
+        accuracies={run: accuracies.accuracy(grids, i) for i, run in enumerate(runs)},
+        p_values={pair: gap(*pair)["p_value"] for pair in itertools.combinations(runs, 2)},
+        differences={run: gap(baseline, run) | later for run in others},
     )
 
 
@@ -275,56 +259,16 @@ def _describe_omitted_examples(
     return notes
 
 
-def _compute_gains(grid: Grid, first: int, second: int) -> np.ndarray:
-    """Returns, for each example, the share of the second run minus the share of the first.
-
-    The share of a run is the fraction of the example's prompts under which the run is right,
-    averaged over the run's seeds.
-
-    Returns:
-      the differences, [E].
-    """
-    weights = grid.present.sum(axis=0)
-    first_mean, second_mean = (
-        grid.right[run].mean(axis=0).sum(axis=0) / weights for run in (first, second)
-    )
-    return second_mean - first_mean
-
-
-def _mean_over_datasets(rows: Sequence[ComparedDataset], baseline: int) -> ComparedDataset:
-    differences = zip(*(row.differences for row in rows), strict=True)
-    return ComparedDataset(
-        dataset="",
-        title=f"Mean of {len(rows)} datasets",
-        group="",
-        runs=rows[0].runs,
-        accuracies={
-            run: accuracies.mean_accuracy([row.grid for row in rows], position)
-            for position, run in enumerate(rows[0].runs)
-        },
-        gaps={pair: accuracies.mean_gap([row.gaps[pair] for row in rows]) for pair in rows[0].gaps},
-        differences=tuple(
-            BaselineDifference(
-                run_differences[0].run, accuracies.mean_gap([d.gap for d in run_differences]), 1.0
-            )
-            for run_differences in differences
-        ),
-        number_of_prompts=sum(row.number_of_prompts for row in rows),
-        number_of_examples=sum(row.number_of_examples for row in rows),
-    )
-
-
-def _with_adjusted_p_values(rows: Sequence[ComparedDataset]) -> tuple[ComparedDataset, ...]:
-    """Returns the rows, after adding tied sets and p-values that are adjusted over all rows."""
-    baseline_p_values = iter(_adjust([d.gap.p_value for row in rows for d in row.differences]))
-    pair_p_values = iter(_adjust([gap.p_value for row in rows for gap in row.gaps.values()]))
-    adjusted_rows = []
+def _adjust_p_values(rows: Sequence[ComparedDataset]) -> None:
+    """Adds the tied sets, and the p-values that are adjusted over all rows, to the rows."""
+    differences = [difference for row in rows for difference in row.differences.values()]
+    adjusted = _adjust([difference["p_value"] for difference in differences])
+    for difference, value in zip(differences, adjusted, strict=True):
+        difference["adjusted_p_value"] = value
+    pair_p_values = iter(_adjust([p for row in rows for p in row.p_values.values()]))
     for row in rows:
-        differences = [replace(d, adjusted=next(baseline_p_values)) for d in row.differences]
-        different = [pair for pair in row.gaps if next(pair_p_values) < SIGNIFICANT]
-        tied = tuple(tied_sets(row.runs, different=different))
-        adjusted_rows.append(replace(row, differences=tuple(differences), tied=tied))
-    return tuple(adjusted_rows)
+        different = [pair for pair in row.p_values if next(pair_p_values) < SIGNIFICANT]
+        row.tied = tied_sets(row.runs, different=different)
 
 
 def _adjust(p_values: Sequence[float]) -> list[float]:
@@ -337,14 +281,13 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
 # The tables of a comparison.
 
 
-def comparison_tables(comparison: RunComparison) -> dict[str, ReportTable]:
-    """Returns name -> table for the tables of a comparison, in the order of the page."""
-    tables = [
+def comparison_tables(comparison: RunComparison) -> list[ReportTable]:
+    """Returns the tables of a comparison, in the order of the page."""
+    return [
         _make_accuracy_table(comparison),
         _make_difference_table(comparison),
         _make_prompt_table(comparison),
     ]
-    return {table.name: table for table in tables}
 
 
 def legend_lines(comparison: RunComparison) -> list[str]:
@@ -356,7 +299,7 @@ def legend_lines(comparison: RunComparison) -> list[str]:
         lines.append(f"{run.mark.letter} {run.name}{seeds}{base}")
     if any(len(row.tied) > 1 for row in comparison.rows):
         lines.append("small letters: runs that share a letter do not differ significantly there")
-    elif comparison.datasets:
+    else:
         lines.append("no two runs differ significantly on any dataset")
     return [*lines, _LEGEND.format(baseline=comparison.baseline_letter)]
 
@@ -366,14 +309,12 @@ def tied_letters(row: ComparedDataset, run: int) -> str:
 
     The tied sets are ordered by the best accuracy in each set.
     """
-    sets = sorted(row.tied, key=lambda group: -max(row.accuracies[member].mean for member in group))
+    sets = sorted(
+        row.tied, key=lambda group: -max(row.accuracies[member]["mean"] for member in group)
+    )
     if len(sets) < 2:
         return ""
     return "".join(chr(ord("a") + position) for position, group in enumerate(sets) if run in group)
-
-
-def _dataset_columns(row: ComparedDataset) -> dict[str, str]:
-    return {"dataset": row.dataset or row.title, "title": row.title}
 
 
 def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
@@ -382,11 +323,12 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
         names = {run: comparison.runs[run].name for run in row.runs}
         rows.append(
             {
-                **_dataset_columns(row),
+                "dataset": row.dataset,
+                "title": row.title,
                 "group": row.group,
                 "prompts": row.number_of_prompts,
                 "examples": row.number_of_examples,
-                "accuracies": {names[run]: asdict(a) for run, a in row.accuracies.items()},
+                "accuracies": {names[run]: a for run, a in row.accuracies.items()},
                 "tied_sets": [[names[run] for run in group] for group in row.tied],
                 "letters": {names[run]: tied_letters(row, run) for run in row.runs},
             }
@@ -419,22 +361,11 @@ def _accuracy_formatter(name: str, template: str, missing: str = "") -> Callable
 
 
 def _make_difference_table(comparison: RunComparison) -> ReportTable:
-    rows = []
-    for row in comparison.rows:
-        for difference in row.differences:
-            run = comparison.runs[difference.run]
-            rows.append(
-                {
-                    **_dataset_columns(row),
-                    "run": run.name,
-                    MARK: run.mark,
-                    **difference.gap.row(),
-                    "adjusted_p_value": difference.adjusted,
-                    **_count_significant_prompts(row.prompts.get(difference.run)),
-                    "won": row.won.get(difference.run),
-                    "lost": row.lost.get(difference.run),
-                }
-            )
+    rows = [
+        _name_row(comparison, row, run) | difference
+        for row in comparison.rows
+        for run, difference in row.differences.items()
+    ]
     letter = comparison.baseline_letter
     columns = (
         _DATASET,
@@ -464,18 +395,9 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
     return ReportTable("differences", title, columns, rows, note, file="report_differences.csv")
 
 
-def _count_significant_prompts(prompts: Sequence[Row] | None) -> dict[str, int | None]:
-    """Counts the prompts on which a run is significantly better or worse than the baseline.
-
-    The p-values are not adjusted for the number of prompts.
-    """
-    if not prompts:
-        return {"better": None, "worse": None}
-    significant = [prompt["difference"] for prompt in prompts if prompt["p_value"] < SIGNIFICANT]
-    return {
-        "better": sum(gap > 0 for gap in significant),
-        "worse": sum(gap < 0 for gap in significant),
-    }
+def _name_row(comparison: RunComparison, row: ComparedDataset, position: int) -> dict[str, Any]:
+    run = comparison.runs[position]
+    return {"dataset": row.dataset, "title": row.title, "run": run.name, MARK: run.mark}
 
 
 def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
@@ -484,10 +406,8 @@ def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
 
 def _make_prompt_table(comparison: RunComparison) -> ReportTable:
     rows = [
-        {"dataset": row.dataset, "title": row.title, "run": comparison.runs[run].name}
-        | {MARK: comparison.runs[run].mark}
-        | dict(prompt)
-        for row in comparison.datasets
+        _name_row(comparison, row, run) | prompt
+        for row in comparison.rows
         for run, prompts in row.prompts.items()
         for prompt in prompts
     ]

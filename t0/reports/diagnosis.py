@@ -1,18 +1,27 @@
-"""Diagnoses predictions: confusion matrix, majority baseline, ties, calibration, reliability.
+"""Diagnoses predictions: confusion matrix, metrics per class, majority, ties, calibration.
 
     path = Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl")
     diagnosis = diagnose(read_scores(path))
-    diagnosis.majority, diagnosis.most_predicted    # 54.2, 97.0: nearly always the same answer
+    diagnosis["majority"], diagnosis["most_predicted"]    # 54.2, 97.0: nearly always one answer
 
     rows = reliability_rows(read_runs([Path("eval")]))
     rows[0]["error"], rows[0]["low"], rows[0]["high"]       # ECE and its interval, in percent
     panels = reliability_panels(rows, [0])                  # one for each dataset
 
-    >>> gold, predicted = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 1])
-    >>> confusion_matrix(gold, predicted, 2).tolist()      # a row for each gold choice
-    [[1, 2], [0, 1]]
-    >>> calibrate(np.array([0.55, 0.95]), np.array([True, True])).bins
+    >>> calibrate(np.array([0.55, 0.95]), np.array([True, True]))["bins"]
     ((0.55, 100.0, 1), (0.95, 100.0, 1))
+    >>> rows = measure_classes(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), ("yes", "no"))
+    >>> rows[1]["recall"], round(rows[1]["f1"], 6), round(average_classes(rows)["macro_f1"], 2)
+    (100.0, 80.0, 73.33)
+
+| mean over classes | values | classes |
+|---|---|---|
+| `macro_f1` | F1 | the classes that have examples |
+| `macro_f1_all_classes` | F1, or 0 if F1 is undefined | all answer choices |
+| `balanced_accuracy` | recall | the classes that have examples |
+
+The precision of a class is undefined if the class is never predicted, and its recall if it has no
+examples.
 
 The majority baseline always predicts the most frequent gold answer. If the choices differ between
 examples, an answer is the position of a choice instead of its text.
@@ -26,13 +35,11 @@ There are ten bins of equal width.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t0.reports import accuracies, statistics
-from t0.reports.class_metrics import ClassMetrics, measure_classes
+from t0.reports import statistics
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores
 from t0.reports.held_out import title_of
@@ -43,39 +50,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ANSWERS = 15  # a confusion matrix with more answers is not readable
+# The means over classes, see `average_classes`.
+CLASS_MEANS = ("macro_f1", "macro_f1_all_classes", "balanced_accuracy")
 _LARGEST_POINT = 11.0
 _SHOWN_ERRORS = 4
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """The agreement of confidence and accuracy.
-
-    Attributes:
-      bins: for each non-empty bin, (mean confidence from 0 to 1, accuracy in percent, number of
-        predictions).
-      error: the calibration error in percent. It is the distance between confidence and accuracy in
-        a bin, averaged over bins that are weighted by their number of predictions.
-      low: the low end of the error's interval.
-      high: the high end of the error's interval.
-    """
-
-    bins: tuple[tuple[float, float, int], ...]
-    error: float
-    low: float
-    high: float
-
-
 def calibrate(
     confidence: np.ndarray, correct: np.ndarray, *, clusters: np.ndarray | None = None
-) -> Calibration:
-    """Computes the calibration of predictions.
+) -> dict[str, Any]:
+    """Computes the agreement of confidence and accuracy.
 
     Args:
       confidence: [E], the confidence of each prediction, from 0 to 1.
       correct: bool [E], whether each prediction is correct.
       clusters: int [E], the number of each prediction's group. Predictions of a group are drawn
         together for the interval. None if all predictions are independent.
+
+    Returns:
+      `bins`: for each non-empty bin, (mean confidence from 0 to 1, accuracy in percent, number of
+      predictions); `error`: the calibration error in percent; `low`, `high`: the ends of the
+      error's interval.
     """
     bin_numbers = statistics.calibration_bins(confidence)
     bins = []
@@ -85,79 +80,102 @@ def calibrate(
         bins.append((round(mean, 4), round(accuracy, 4), int(in_bin.sum())))
     interval = statistics.calibration_interval(confidence, correct, clusters=clusters)
     error = statistics.calibration_error(confidence, correct)
-    return Calibration(tuple(bins), 100 * error, 100 * interval.low, 100 * interval.high)
+    return {
+        "bins": tuple(bins),
+        "error": 100 * error,
+        "low": 100 * interval.low,
+        "high": 100 * interval.high,
+    }
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """The predictions of one task in one run; shares are in percent.
+def diagnose(scores: ExampleScores | None) -> dict[str, Any] | None:
+    """Diagnoses the predictions of one task in one run; returns None if there are no scores.
 
-    Attributes:
-      answers: the texts of the A choices; "choice 1", "choice 2" ... if the choices differ between
-        examples.
-      fixed: whether all examples have the same choices.
-      matrix: int [A, A], the number of examples by gold choice (row) and prediction (column); None
-        if A is more than `MOST_ANSWERS`.
-      majority: the accuracy of the majority baseline.
-      most_predicted: the share of the most frequent prediction.
-      most_predicted_answer: the answer that is predicted most frequently.
-      calibration: the agreement of confidence and accuracy.
-      without_ties: the accuracy on the examples in which only one choice has the highest score;
-        None if there are no such examples.
-      entropy: the entropy of the distribution of predictions, in bits; 0 if all predictions are the
-        same.
-      classes: the metrics of each answer; None if the choices differ between examples.
+    Returns:
+      the record that the page and `report.json` contain. Shares are in percent. The keys are:
+        `answers`: the texts of the A choices; "choice 1", "choice 2" ... if the choices differ
+          between examples;
+        `same_choices`: whether all examples have the same choices;
+        `confusion`: A lists of A integers, the number of examples by gold choice and prediction;
+          None if A is more than `MOST_ANSWERS`;
+        `majority`: the accuracy of the majority baseline;
+        `most_predicted`, `most_predicted_answer`: the share of the most frequent prediction, and
+          its text;
+        `calibration`, `calibration_error`, `calibration_interval`: see `calibrate`;
+        `accuracy_without_ties`: the accuracy on the examples in which only one choice has the
+          highest score; None if there are no such examples;
+        `entropy_bits`: the entropy of the distribution of predictions;
+        `classes`: see `measure_classes`; None if the choices differ between examples.
     """
-
-    answers: tuple[str, ...]
-    fixed: bool
-    matrix: np.ndarray | None
-    majority: float
-    most_predicted: float
-    most_predicted_answer: str
-    calibration: Calibration
-    without_ties: float | None
-    entropy: float
-    classes: ClassMetrics | None
-
-
-def diagnose(scores: ExampleScores) -> Diagnosis | None:
-    """Diagnoses a task's predictions; returns None if there are no examples."""
-    if not len(scores):
+    if scores is None or not len(scores):
         return None
+    from sklearn.metrics import confusion_matrix
+
     count = int(scores.choices.max())
     answers = scores.labels or tuple(f"choice {number + 1}" for number in range(count))
     gold = np.bincount(scores.gold, minlength=count)
     predicted = np.bincount(scores.prediction, minlength=count)
     decided = scores.correct[~scores.tied]
     shares = predicted[predicted > 0] / len(scores)
-    matrix = confusion_matrix(scores.gold, scores.prediction, count)
-    return Diagnosis(
-        answers=answers,
-        fixed=scores.labels is not None,
-        matrix=matrix if count <= MOST_ANSWERS else None,
-        majority=100.0 * int(gold.max()) / len(scores),
-        most_predicted=100.0 * int(predicted.max()) / len(scores),
-        most_predicted_answer=answers[int(predicted.argmax())],
-        calibration=calibrate(scores.confidence, scores.correct),
-        without_ties=100 * float(decided.mean()) if len(decided) else None,
-        entropy=abs(float((shares * np.log2(shares)).sum())),
-        classes=scores.labels and measure_classes(scores.gold, scores.prediction, scores.labels),
-    )
+    matrix = confusion_matrix(scores.gold, scores.prediction, labels=range(count)).tolist()
+    calibration = calibrate(scores.confidence, scores.correct)
+    return {
+        "answers": list(answers),
+        "same_choices": scores.labels is not None,
+        "confusion": matrix if count <= MOST_ANSWERS else None,
+        "majority": 100.0 * int(gold.max()) / len(scores),
+        "most_predicted": 100.0 * int(predicted.max()) / len(scores),
+        "most_predicted_answer": answers[int(predicted.argmax())],
+        "calibration": calibration["bins"],
+        "calibration_error": calibration["error"],
+        "calibration_interval": [calibration["low"], calibration["high"]],
+        "accuracy_without_ties": 100 * float(decided.mean()) if len(decided) else None,
+        "entropy_bits": abs(float((shares * np.log2(shares)).sum())),
+        "classes": scores.labels and measure_classes(scores.gold, scores.prediction, scores.labels),
+    }
 
 
-def confusion_matrix(gold: np.ndarray, predicted: np.ndarray, count: int) -> np.ndarray:
-    """Counts examples by gold choice (row) and predicted choice (column).
+def measure_classes(
+    gold: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Computes the metrics of each class.
 
     Args:
-      gold: int [E], the gold choice of each example.
-      predicted: int [E], the predicted choice of each example.
-      count: the number of choices.
+      gold: int [E], the class of each example. E is at least 1.
+      predicted: int [E], the predicted class of each example.
+      classes: the texts of the classes.
 
     Returns:
-      int [count, count].
+      a row for each class: its text as `class`; `precision`, `recall` and `f1` in percent (None if
+      undefined); its number of examples as `support`, and of predictions as `predicted`.
     """
-    return np.bincount(gold * count + predicted, minlength=count * count).reshape(count, count)
+    from sklearn.metrics import precision_recall_fscore_support
+
+    *shares, support = precision_recall_fscore_support(
+        gold, predicted, labels=range(len(classes)), zero_division=np.nan
+    )
+    predictions = np.bincount(predicted, minlength=len(classes))
+    names = ("precision", "recall", "f1")
+    rows = []
+    for number, text in enumerate(classes):
+        values = [100 * float(share[number]) for share in shares]
+        row = {"class": text}
+        row |= {name: None if np.isnan(v) else v for name, v in zip(names, values, strict=True)}
+        rows.append(row | {"support": int(support[number]), "predicted": int(predictions[number])})
+    return rows
+
+
+def average_classes(rows: Sequence[Mapping[str, Any]] | None) -> dict[str, float | None]:
+    """Returns the means over classes in percent: `CLASS_MEANS` -> value; None without classes."""
+    if not rows:
+        return dict.fromkeys(CLASS_MEANS)
+    present = [row for row in rows if row["support"]]
+    values = (
+        [row["f1"] for row in present],
+        [row["f1"] or 0.0 for row in rows],
+        [row["recall"] for row in present],
+    )
+    return {name: float(np.mean(v)) for name, v in zip(CLASS_MEANS, values, strict=True)}
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
@@ -165,7 +183,7 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     rows = []
     for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
         for position, run in enumerate(runs):
-            scores = accuracies.scores_of([task for task in run.tasks if task.dataset == dataset])
+            scores = [t.scores for t in run.tasks if t.dataset == dataset and t.scores]
             if not scores:
                 continue
             units = [s.idx if s.documents is None else s.documents for s in scores]
@@ -176,7 +194,7 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
                 clusters=clusters,
             )
             names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
-            rows.append(names | vars(calibration))
+            rows.append(names | calibration)
     return rows
 
 
@@ -200,17 +218,10 @@ def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         axes.plot([0, 100], [0, 100], linestyle=(0, (3, 3)), color=MUTED, linewidth=1)
-        for row in rows:
-            _draw_reliability(axes, row, tooltips)
-        for line, (row, error) in enumerate(zip(rows[:_SHOWN_ERRORS], errors, strict=False)):
-            axes.annotate(
-                (f"{row[MARK].letter} " if len(rows) > 1 else "") + error,
-                (0.03, 0.97 - 0.075 * line),
-                xycoords="axes fraction",
-                va="top",
-                fontsize=7,
-                color=row[MARK].colour,
-            )
+        for number, (row, error) in enumerate(zip(rows, errors, strict=True)):
+            label = f"{row[MARK].letter} " * (len(rows) > 1) + error
+            _draw_reliability(axes, row, tooltips, label if number < _SHOWN_ERRORS else "")
+        axes.legend(loc="upper left", fontsize=7, labelcolor="linecolor", handlelength=0)
         axes.set_xlim(-2, 102)
         axes.set_ylim(-2, 102)
         axes.set_xlabel("confidence (%)")
@@ -221,10 +232,12 @@ def _reliability_panel(title: str, rows: Sequence[Mapping[str, Any]]) -> Panel:
     return Panel(title, f"Accuracy against confidence on {title}. {words}", draw)
 
 
-def _draw_reliability(axes: "Axes", row: Mapping[str, Any], tooltips: list[str]) -> None:
+def _draw_reliability(
+    axes: "Axes", row: Mapping[str, Any], tooltips: list[str], label: str
+) -> None:
     colour, largest = row[MARK].colour, max(count for *_, count in row["bins"])
     points = [(100 * confidence, accuracy) for confidence, accuracy, _ in row["bins"]]
-    axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4)
+    axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.4, label=label)
     for (x, y), (_, _, count) in zip(points, row["bins"], strict=True):
         size = max(2.5, _LARGEST_POINT * (count / largest) ** 0.5)
         gid = tooltip_id(len(tooltips))

@@ -1,10 +1,11 @@
 """Plots evaluations: accuracy over prompts, accuracy and metrics over steps, differences.
 
-    summary = summarise(read_named_runs(["eval"])[0])
-    panels = box_panels(summary)        # one for each dataset
-    panels = step_panels(summary)       # one for each dataset if a series has two steps
-    panels = metric_panels(summary)     # one for each such task and metric of mode `eval`
-    panels = difference_panels(summary.comparison) if summary.comparison else []
+    runs = read_runs([Path("eval")])
+    prompts = prompt_rows(runs)
+    datasets = dataset_rows(runs, prompts)
+    panels = box_panels(datasets, prompts, boxed_runs(runs))    # one for each dataset
+    panels = step_panels(datasets, runs)         # one for each dataset if a series has two steps
+    panels = metric_panels(metric_rows(runs), runs)     # one for each such task and metric
 
 A run is one evaluated checkpoint. A series consists of the evaluated checkpoints of one training
 run, and is a line in plots over steps.
@@ -23,17 +24,19 @@ other metrics is unknown.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t0.reports.accuracies import SIGNIFICANT
 from t0.reports.comparison import ComparedDataset, RunComparison
+from t0.reports.diagnosis import reliability_panels
 from t0.reports.evaluations import EvaluatedRun, last_of_series
 from t0.reports.held_out import published_means
-from t0.reports.plots import Panel, limit_percent, name_lines, step_axis, tooltip_id
-from t0.reports.summary import WHOLE, Summary
+from t0.reports.plots import Panel, name_lines, percent_axis, run_colour, step_axis, tooltip_id
 from t0.reports.tables import MARK, Row, span
+from t0.reports.training_curves import TrainingCurves, curve_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +44,6 @@ if TYPE_CHECKING:
 MOST_BOXES = 8
 _DIFFERENCES_OF_A_PANEL = 12
 _LABEL_CHARACTERS = 18
-# The maximum number of metric panels. The tables have the values of all metrics.
-MOST_METRIC_PANELS = 24
 # The maximum number of panels in any plot. The 62 datasets of T0++ fit. Thousands of panels would
 # take minutes to draw.
 MOST_PANELS = 100
@@ -62,6 +63,29 @@ _REFERENCE_STYLE = {
 }
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A plot of a report, which consists of panels.
+
+    Attributes:
+      name: the name of the picture without its extension.
+      legend: for each run or series, its colour and its text in the legend.
+      compares: whether the plot belongs to the comparison of runs.
+    """
+
+    name: str
+    heading: str
+    caption: str
+    panels: Sequence[Panel]
+    legend: Sequence[tuple[str, str]]
+    compares: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """The id of the plot on the page."""
+        return self.name.replace("_", "-")
+
+
 def axis_label(metric: str) -> str:
     """Returns a metric's name, with its unit if the unit is known.
 
@@ -71,24 +95,101 @@ def axis_label(metric: str) -> str:
     return f"{metric} ({UNITS[metric]})" if metric in UNITS else metric
 
 
-def run_legend(runs: Sequence[EvaluatedRun]) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each run. With several runs, the text has the run's letter."""
-    letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
-    return [
-        (run.mark.colour, letter + run.label) for letter, run in zip(letters, runs, strict=True)
-    ]
-
-
 def series_legend(runs: Sequence[EvaluatedRun]) -> dict[str, tuple[str, str]]:
     """Returns series -> (colour, text), with the colour of the first checkpoint in the series."""
     entries: dict[str, tuple[str, str]] = {}
     for run in runs:
         entries.setdefault(run.series, (run.mark.colour, run.name))
-    names = [name for _, name in entries.values()]
-    return {
-        series: (colour, f"{name} ({Path(series).name})" if names.count(name) > 1 else name)
-        for series, (colour, name) in entries.items()
-    }
+    return entries
+
+
+def list_plots(
+    runs: Sequence[EvaluatedRun],
+    rows: Mapping[str, Sequence[Row]],
+    reliabilities: Sequence[Row],
+    comparison: RunComparison | None,
+    curves: Sequence[TrainingCurves],
+) -> list[Plot]:
+    """Returns the plots of a report that have a panel.
+
+    Args:
+      runs: the evaluated checkpoints.
+      rows: name of a table -> its rows, for `datasets`, `prompts` and `metrics`.
+      reliabilities: the rows of `diagnosis.reliability_rows`.
+      comparison: the comparison of the runs, or None.
+      curves: the curves of the training runs.
+    """
+    boxed = boxed_runs(runs)
+    all_boxed = len(boxed) == sum(bool(run.tasks) for run in runs)
+    last = "" if all_boxed else " Only the last checkpoint of each series is shown."
+    letters = [f"{run.mark.letter}  " if len(runs) > 1 else "" for run in runs]
+    legend = [(runs[i].mark.colour, letters[i] + runs[i].label) for i in boxed]
+    plots = [
+        Plot(
+            "accuracy",
+            "Accuracy over prompts",
+            "Each point is one prompt: point at it, tap it, or choose a panel with "
+            "the tab key and move between points with the arrow keys. The box shows "
+            "quartiles and median, the diamond the mean. Dotted: chance. Dashed: published means "
+            f"over prompts of T0-3B and T0-11B.{last}",
+            box_panels(rows["datasets"], rows["prompts"], boxed),
+            legend,
+        ),
+        Plot(
+            "reliability",
+            "Calibration",
+            "Accuracy against confidence, the predicted choice’s share of the probability "
+            "of all choices, in ten bins over all prompts; a larger point has more examples. Below "
+            "the diagonal, a model is overconfident. ECE: the mean distance from the diagonal, "
+            f"with an interval that resamples each example together with all its prompts.{last}",
+            reliability_panels(reliabilities, boxed),
+            legend,
+        ),
+        Plot(
+            "accuracy_by_step",
+            "Accuracy against step",
+            "Mean over prompts, with the band between the quartiles.",
+            step_panels(rows["datasets"], runs),
+            [*series_legend([run for run in runs if run.tasks]).values()],
+        ),
+        Plot(
+            "metrics_by_step",
+            "Metrics against step",
+            "The tasks’ metrics of the decoded text.",
+            metric_panels(rows["metrics"], runs),
+            [*series_legend([run for run in runs if run.decoded]).values()],
+        ),
+        Plot(
+            "training",
+            "Training curves",
+            "As logged during training; long curves are smoothed, the raw values pale. "
+            "With dots: on held-out examples. Star: the best evaluation. Dotted line: the run was "
+            "stopped early.",
+            curve_panels(curves),
+            [(run_colour(position), run.label) for position, run in enumerate(curves)],
+        ),
+    ]
+    if comparison:
+        names = [(run.mark.colour, f"{run.mark.letter}  {run.name}") for run in comparison.runs]
+        plots.append(
+            Plot(
+                "run_differences",
+                f"Intervals of the differences from {comparison.baseline_letter}",
+                "Thin: the 95 % interval for other examples and prompts; thick: for these "
+                "prompts only. A filled point is significant after adjustment over the table.",
+                difference_panels(comparison),
+                [name for i, name in enumerate(names) if i != comparison.baseline],
+                compares=True,
+            )
+        )
+    return [_limit_panels(plot) for plot in plots if plot.panels]
+
+
+def _limit_panels(plot: Plot) -> Plot:
+    if len(plot.panels) <= MOST_PANELS:
+        return plot
+    note = f" The first {MOST_PANELS} of {len(plot.panels)}; the tables have all."
+    return replace(plot, caption=plot.caption + note, panels=plot.panels[:MOST_PANELS])
 
 
 def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
@@ -101,15 +202,22 @@ def boxed_runs(runs: Sequence[EvaluatedRun]) -> tuple[int, ...]:
     return tuple(ranked) if len(ranked) <= MOST_BOXES else last_of_series(runs, ranked)
 
 
-def box_panels(summary: Summary) -> list[Panel]:
-    """Makes a panel of box plots for each dataset, in the order of the report."""
-    boxed = boxed_runs(summary.runs)
-    prompts: dict[tuple[str, int], list[Row]] = {}
-    for prompt in summary.prompts:
-        prompts.setdefault((prompt["dataset"], prompt["run"]), []).append(prompt)
-    rows = [row for row in summary.datasets if row["run"] in boxed]
+def box_panels(
+    datasets: Sequence[Row], prompts: Sequence[Row], boxed: Collection[int]
+) -> list[Panel]:
+    """Makes a panel of box plots for each dataset, in the order of the report.
+
+    Args:
+      datasets: the rows of the table of datasets.
+      prompts: the rows of the table of prompts.
+      boxed: the positions of the runs to draw.
+    """
+    rows = [row for row in datasets if row["run"] in boxed]
+    prompts_of: dict[tuple[str, int], list[Row]] = {}
+    for prompt in prompts:
+        prompts_of.setdefault((prompt["dataset"], prompt["run"]), []).append(prompt)
     return [
-        _box_panel([(row, prompts[dataset, row["run"]]) for row in dataset_rows])
+        _box_panel([(row, prompts_of[dataset, row["run"]]) for row in dataset_rows])
         for dataset, dataset_rows in itertools.groupby(rows, key=itemgetter("dataset"))
     ]
 
@@ -122,7 +230,7 @@ def _box_panel(boxes: Sequence[tuple[Row, Sequence[Row]]]) -> Panel:
         for position, (row, prompts) in enumerate(boxes):
             _draw_box(axes, position, row, prompts, tooltips)
         references = reference_lines(rows)
-        limit_percent(axes, whole=True)
+        percent_axis(axes)
         axes.set_xlim(-0.6, len(rows) - 0.4)
         draw_references(axes, references)
         axes.set_xticks(range(len(rows)), [row[MARK].letter for row in rows])
@@ -141,45 +249,26 @@ def _draw_box(
 ) -> None:
     colour = row[MARK].colour
     line = {"color": colour, "linewidth": 1.2}
-    box = {"med": "median", "q1": "first_quartile", "q3": "third_quartile"}
-    box |= {"whislo": "low", "whishi": "high"}
-    axes.bxp(
-        [{name: row[key] for name, key in box.items()} | {"fliers": []}],
+    prompts = sorted(prompts, key=itemgetter("accuracy_percent"))
+    axes.boxplot(
+        [[prompt["accuracy_percent"] for prompt in prompts]],
         positions=[position],
         widths=0.52,
-        showfliers=False,
+        whis=(0, 100),
         patch_artist=True,
         boxprops={"facecolor": colour + "26", "edgecolor": colour, "linewidth": 1.2},
         medianprops={"color": colour, "linewidth": 2.2},
         whiskerprops=line,
         capprops=line,
     )
-    prompts = sorted(prompts, key=itemgetter("accuracy"))
+    point = {"markersize": 4.2, "color": colour, "alpha": 0.75}
+    point |= {"markeredgecolor": "white", "markeredgewidth": 0.5, "zorder": 3}
     for prompt, offset in zip(prompts, itertools.cycle(_OFFSETS), strict=False):
-        axes.plot(
-            [position + offset],
-            [prompt["accuracy"]],
-            "o",
-            markersize=4.2,
-            color=colour,
-            alpha=0.75,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-            gid=tooltip_id(len(tooltips)),
-            zorder=3,
-        )
-        tooltips.append(f"{prompt['prompt']}: {prompt['accuracy']:.1f} % ({row['label']})")
-    axes.plot(
-        [position],
-        [row["mean"]],
-        "D",
-        markersize=5.5,
-        color="white",
-        markeredgecolor=colour,
-        markeredgewidth=1.6,
-        gid=tooltip_id(len(tooltips)),
-        zorder=4,
-    )
+        accuracy, gid = prompt["accuracy_percent"], tooltip_id(len(tooltips))
+        axes.plot([position + offset], [accuracy], "o", gid=gid, **point)
+        tooltips.append(f"{prompt['prompt']}: {accuracy:.1f} % ({row['label']})")
+    mean = {"markersize": 5.5, "color": "white", "markeredgecolor": colour, "markeredgewidth": 1.6}
+    axes.plot([position], [row["mean"]], "D", gid=tooltip_id(len(tooltips)), zorder=4, **mean)
     tooltips.append(f"mean over {len(prompts)} prompts: {row['mean']:.1f} % ({row['label']})")
 
 
@@ -204,50 +293,33 @@ def reference_lines(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def draw_references(axes: "Axes", lines: dict[str, float]) -> None:
-    """Draws reference lines, and writes their names at the right margin."""
+    """Draws reference lines, and names them at the right margin."""
     for name, value in lines.items():
         style, colour = _REFERENCE_STYLE[name]
-        axes.axhline(value, linestyle=style, color=colour, linewidth=1.3, zorder=1)
-    name_lines(
-        axes, [(v, f"{name} {v:.1f}", _REFERENCE_STYLE[name][1]) for name, v in lines.items()]
-    )
+        look = {"linestyle": style, "color": colour, "linewidth": 1.3, "zorder": 1}
+        axes.axhline(value, label=f"{name} {value:.1f}", **look)
+    name_lines(axes)
 
 
-def step_panels(summary: Summary) -> list[Panel]:
+def step_panels(datasets: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Makes a panel for each dataset that a series was evaluated on at two or more steps."""
-
-    def draw_quartiles(axes: "Axes", line: Sequence[Row]) -> None:
-        bands = [[row[key] for row in line] for key in ("step", "first_quartile", "third_quartile")]
-        axes.fill_between(*bands, color=line[0]["colour"], alpha=0.16, linewidth=0)
-
-    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        limit_percent(axes, whole=True)
-        draw_references(axes, reference_lines(rows))
-
-    panels = []
-    for rows in _group_with_two_steps(summary.datasets, summary.runs, "dataset"):
-        title = rows[0]["title"]
-        description = f"Mean accuracy on {title} against training step"
-        draw = _make_series_drawing(rows, "mean", "mean {:.1f} %", draw_axis, draw_quartiles)
-        panels.append(Panel(title, description, draw))
-    return panels
+    return [
+        _series_panel(rows, "mean", "mean {:.1f} %", rows[0]["title"], "Mean accuracy")
+        for rows in _group_with_two_steps(datasets, runs, "dataset")
+    ]
 
 
-def metric_panels(summary: Summary) -> list[Panel]:
+def metric_panels(metrics: Sequence[Row], runs: Sequence[EvaluatedRun]) -> list[Panel]:
     """Makes a panel for each metric of each task on which a series has two or more steps."""
-
-    def draw_axis(axes: "Axes", rows: Sequence[Row]) -> None:
-        metric, values = rows[0]["metric"], [row["value"] for row in rows]
-        if metric in UNITS and min(values) >= 0 and max(values) <= 100:
-            limit_percent(axes, values)
-        axes.set_ylabel(axis_label(metric))
-
+    values = [row for row in metrics if not row["group"] and row["value"] is not None]
     panels = []
-    values = [r for r in summary.metrics if r["kind"] == WHOLE and r["value"] is not None]
-    for rows in _group_with_two_steps(values, summary.runs, "task", "metric"):
+    for rows in _group_with_two_steps(values, runs, "task", "metric"):
         task, metric = rows[0]["task"], rows[0]["metric"]
-        draw = _make_series_drawing(rows, "value", metric + " {:.4g}", draw_axis)
-        panels.append(Panel(f"{task}: {metric}", f"{metric} of {task} against training step", draw))
+        panels.append(
+            _series_panel(
+                rows, "value", metric + " {:.4g}", f"{task}: {metric}", axis_label(metric)
+            )
+        )
     return panels
 
 
@@ -274,32 +346,39 @@ def _group_with_two_steps(
     ]
 
 
-def _make_series_drawing(
-    rows: Sequence[Row],
-    key: str,
-    tooltip: str,
-    draw_axis: Callable[["Axes", Sequence[Row]], None],
-    draw_below: Callable[["Axes", Sequence[Row]], None] = lambda axes, line: None,
-) -> Callable[["Axes"], list[str]]:
-    """Returns a function that draws a value against the step, with a line for each series."""
+def _series_panel(rows: Sequence[Row], key: str, tooltip: str, title: str, label: str) -> Panel:
+    """Makes a panel that draws a value against the step, with a line for each series.
+
+    Args:
+      rows: the rows of a dataset, or of a metric of a task.
+      key: the key of the value: `mean` for datasets, and `value` for metrics.
+      tooltip: the format of a value in a tooltip.
+      title: the title of the panel.
+      label: the name of the value.
+    """
 
     def draw(axes: "Axes") -> list[str]:
         tooltips: list[str] = []
         for series in dict.fromkeys(row["series"] for row in rows):
             line = sorted((r for r in rows if r["series"] == series), key=itemgetter("step"))
-            colour = line[0]["colour"]
-            draw_below(axes, line)
-            points = [row["step"] for row in line], [row[key] for row in line]
-            axes.plot(*points, color=colour, linewidth=1.6)
+            colour, steps = line[0]["colour"], [row["step"] for row in line]
+            if key == "mean":
+                quartiles = ([r[q] for r in line] for q in ("first_quartile", "third_quartile"))
+                axes.fill_between(steps, *quartiles, color=colour, alpha=0.16, linewidth=0)
+            axes.plot(steps, [row[key] for row in line], color=colour, linewidth=1.6)
             for row in line:
                 gid = tooltip_id(len(tooltips))
                 axes.plot([row["step"]], [row[key]], "o", markersize=4, color=colour, gid=gid)
                 tooltips.append(f"{row['label']}: {tooltip.format(row[key])}")
-        draw_axis(axes, rows)
+        if key == "mean":
+            percent_axis(axes)
+            draw_references(axes, reference_lines(rows))
+        else:
+            axes.set_ylabel(label)
         step_axis(axes)
         return tooltips
 
-    return draw
+    return Panel(title, f"{label} on {title} against training step", draw)
 
 
 def difference_panels(comparison: RunComparison) -> list[Panel]:
@@ -309,7 +388,7 @@ def difference_panels(comparison: RunComparison) -> list[Panel]:
     """
     panels = []
     for run in range(len(comparison.runs)):
-        rows = [row for row in comparison.rows if any(gap.run == run for gap in row.differences)]
+        rows = [row for row in comparison.rows if run in row.differences]
         chunks = [
             rows[start : start + _DIFFERENCES_OF_A_PANEL]
             for start in range(0, len(rows), _DIFFERENCES_OF_A_PANEL)
@@ -320,32 +399,23 @@ def difference_panels(comparison: RunComparison) -> list[Panel]:
 
 def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDataset]) -> Panel:
     names = [comparison.runs[index].name for index in (run, comparison.baseline)]
-    differences = [gap for row in rows for gap in row.differences if gap.run == run]
+    gaps = [row.differences[run] for row in rows]
 
     def draw(axes: "Axes") -> list[str]:
         tooltips = []
         colour = comparison.runs[run].mark.colour
         axes.axvline(0, color="#555555", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
-        for position, (row, difference) in enumerate(zip(rows, differences, strict=True)):
-            gap = difference.gap
-            axes.plot(
-                [gap.interval_low, gap.interval_high], [position] * 2, color=colour, linewidth=1.1
-            )
-            axes.plot([gap.fixed_low, gap.fixed_high], [position] * 2, color=colour, linewidth=3)
-            axes.plot(
-                [gap.difference],
-                [position],
-                "o",
-                markersize=5.5,
-                color=colour if difference.is_significant else "white",
-                markeredgecolor=colour,
-                markeredgewidth=1.4,
-                gid=tooltip_id(len(tooltips)),
-                zorder=3,
-            )
+        for kind, width in (("interval", 1.1), ("fixed", 3)):
+            ends = [[gap[f"{kind}_{end}"] for gap in gaps] for end in ("low", "high")]
+            axes.hlines(range(len(rows)), *ends, color=colour, linewidth=width)
+        point = {"markersize": 5.5, "markeredgecolor": colour, "markeredgewidth": 1.4, "zorder": 3}
+        for position, (row, gap) in enumerate(zip(rows, gaps, strict=True)):
+            fill = colour if gap["adjusted_p_value"] < SIGNIFICANT else "white"
+            gid = tooltip_id(position)
+            axes.plot([gap["difference"]], [position], "o", color=fill, gid=gid, **point)
             tooltips.append(
-                f"{row.title}: {gap.difference:+.1f} points, {gap.interval_low:.1f} to "
-                f"{gap.interval_high:.1f}, adjusted p {difference.adjusted:.2g}"
+                f"{row.title}: {gap['difference']:+.1f} points, {gap['interval_low']:.1f} to "
+                f"{gap['interval_high']:.1f}, adjusted p {gap['adjusted_p_value']:.2g}"
             )
         axes.set_yticks(range(len(rows)), [_shorten_title(row.title) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -356,23 +426,17 @@ def _difference_panel(comparison: RunComparison, run: int, rows: list[ComparedDa
         return tooltips
 
     title = f"{comparison.runs[run].mark.letter} minus {comparison.baseline_letter}"
-    summary = "; ".join(
-        f"{r.title}: {g.gap.difference:+.1f}" for r, g in zip(rows, differences, strict=True)
-    )
-    return Panel(title, f"{names[0]} minus {names[1]}, in points. {summary}", draw)
+    words = (f"{r.title}: {gap['difference']:+.1f}" for r, gap in zip(rows, gaps, strict=True))
+    return Panel(title, f"{names[0]} minus {names[1]}, in points. {'; '.join(words)}", draw)
 
 
 def _find_axis_limits(comparison: RunComparison) -> tuple[float, float]:
     """Returns axis limits that suit all difference panels, so that the panels can be compared."""
-    gaps = [difference.gap for row in comparison.datasets for difference in row.differences]
-    ends = [
-        end
-        for gap in gaps
-        for end in (gap.interval_low, gap.interval_high, gap.fixed_low, gap.fixed_high)
-    ]
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    pad = 0.05 * (high - low) + 0.5
-    return low - pad, high + pad
+    gaps = [gap for row in comparison.rows for gap in row.differences.values()]
+    keys = ("interval_low", "interval_high", "fixed_low", "fixed_high")
+    ends = [0.0, *(gap[key] for gap in gaps for key in keys)]
+    pad = 0.05 * (max(ends) - min(ends)) + 0.5
+    return min(ends) - pad, max(ends) + pad
 
 
 def _shorten_title(title: str) -> str:

@@ -29,7 +29,7 @@ belong to checkpoints of one training run, so they form a series over steps. Opt
 missing. If a file or field is malformed, a UserError names it.
 """
 
-import itertools
+import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,18 +44,17 @@ from t0.reports.example_scores import ExampleScores, read_samples, read_scores, 
 from t0.reports.held_out import held_out_titles
 from t0.reports.plots import Mark, run_letter
 from t0.reports.result_files import (
-    counts,
     distinct_names,
     field,
     file_step,
     find_results,
     finite,
-    is_decoded,
     is_harness,
     json_object,
     load_results,
-    numbers,
-    percentage,
+    read_json_lines,
+    read_text,
+    read_values,
 )
 
 # The largest difference, in percentage points, between an accuracy in the results and the same
@@ -85,8 +84,8 @@ class RankedTask:
     accuracy: float
     chance: float | None
     metrics: Mapping[str, float]
-    excluded: Mapping[str, int]
     scores: ExampleScores | None
+    excluded: Mapping[str, int] = dataclasses.field(default_factory=dict)
     truncated_inputs: int | None = None
     truncated_targets: int | None = None
 
@@ -113,7 +112,7 @@ class DecodedTask:
       metrics: metric -> value for the whole task; None for an undefined value.
       groups: name of a group of examples -> metric -> value for this group.
       signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
-      predictions_file: the file of all predictions; None if unknown.
+      predictions_file: the file of all predictions; None if it is unknown or missing.
       intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
       results_file: the file with the metrics.
     """
@@ -140,8 +139,8 @@ class EvaluatedRun:
       label: the name and step, unique among the runs that are read together.
       series: the identifier of the training run, whose checkpoints share one line in plots.
       facts: the `run` object of the results file, without the notes in it.
+      path: the file of the rank evaluation; without one, the file of mode `eval`.
       skipped: the names of tasks without an accuracy.
-      ranked: whether the run has a rank evaluation. If not, `path` is the file of mode `eval`.
       decoded: the run's tasks in mode `eval`.
       other_paths: other result files of the same checkpoint (decoded text, perplexity).
       mark: the run's letter and colour.
@@ -156,10 +155,14 @@ class EvaluatedRun:
     notes: tuple[str, ...]
     tasks: tuple[RankedTask, ...]
     skipped: tuple[str, ...]
-    ranked: bool = True
     decoded: tuple[DecodedTask, ...] = ()
     other_paths: tuple[Path, ...] = ()
     mark: Mark = Mark()
+
+    @property
+    def ranked(self) -> bool:
+        """Whether the run has a rank evaluation."""
+        return bool(self.tasks or self.skipped)
 
     @property
     def files(self) -> str:
@@ -181,7 +184,7 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
             f"no task with an accuracy in {', '.join(str(run.path) for run in runs)}. "
             "A report needs results of mode score_eval or eval."
         )
-    labelled = _with_unique_labels(_with_distinct_names(runs))
+    labelled = _with_unique_labels(_with_short_names(runs))
     return tuple(
         replace(run, mark=Mark(run_letter(position), position, run.label))
         for position, run in enumerate(labelled)
@@ -214,16 +217,13 @@ def last_of_series(runs: Sequence[EvaluatedRun], positions: Iterable[int]) -> tu
 def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
     """Adds a run to `runs`. If `runs` already has the same checkpoint, merges both evaluations."""
     for i, run in enumerate(runs):
-        is_same = all(getattr(run, key) == getattr(new, key) for key in ("series", "step", "name"))
-        is_same = is_same and run.facts.get("split") == new.facts.get("split")
-        decoded_names = {task.name for task in run.decoded}
-        is_same = is_same and not (run.ranked and new.ranked)
-        if is_same and not any(task.name in decoded_names for task in new.decoded):
+        is_same = _identify_checkpoint(run) == _identify_checkpoint(new)
+        names = [task.name for task in (*run.decoded, *new.decoded)]
+        if is_same and not (run.ranked and new.ranked) and len(set(names)) == len(names):
             first, other = (new, run) if new.ranked else (run, new)
-            others = {k: v for k, v in other.facts.items() if k not in first.facts}
             runs[i] = replace(
                 first,
-                facts=first.facts | others,
+                facts={**other.facts, **first.facts},
                 notes=tuple(dict.fromkeys((*first.notes, *other.notes))),
                 decoded=first.decoded + other.decoded,
                 other_paths=(*first.other_paths, other.path, *other.other_paths),
@@ -232,58 +232,49 @@ def _merge_run(runs: list[EvaluatedRun], new: EvaluatedRun) -> None:
     runs.append(new)
 
 
+def _identify_checkpoint(run: EvaluatedRun) -> tuple[Any, ...]:
+    return run.series, run.step, PurePosixPath(run.name).name, run.facts.get("split")
+
+
 def _read_run(path: Path) -> EvaluatedRun:
     content = load_results(path)
     if is_harness(content):
         return _read_harness_run(content, path)
-    facts = dict(field(content, "run", dict, path, default={}))
+    facts = field(content, "run", "an object", path, default={})
     notes = facts.pop("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise UserError(f"{path}: run.notes must be a list of texts, got {notes!r:.80}.")
-    step = field(facts, "step", int, f"{path}: run", default=None)
-    step = file_step(path) if step is None else step
-    decoded = is_decoded(content)
-    if decoded:
+    step = field(facts, "step", "an integer", f"{path}: run", default=file_step(path))
+    run = _make_run(path, facts, step, notes)
+    if facts.get("mode") in ("eval", "perplexity"):
         facts.pop("mode")
-    tasks, skipped = ((), ()) if decoded else _read_ranked_tasks(content, path, step)
-    return EvaluatedRun(
-        name=_find_name(path, facts),
-        label="",
-        series=printable(str(path.parent.resolve())),
-        step=step,
-        path=path,
-        facts=facts,
-        notes=tuple(notes),
-        tasks=tasks,
-        skipped=skipped,
-        ranked=not decoded,
-        decoded=_read_decoded_tasks(content, path) if decoded else (),
-    )
+        return replace(run, decoded=_read_decoded_tasks(content, path))
+    tasks, skipped = _read_ranked_tasks(content, path, step)
+    return replace(run, tasks=tasks, skipped=skipped)
 
 
-def _find_name(path: Path, facts: Mapping[str, Any]) -> str:
-    folder = _find_model_folder(facts)
-    # A relative path or a hub name is short, so it is shown as the user typed it.
-    name = facts.get("name")
-    if name and isinstance(name, str) and not folder.is_absolute() and "://" not in name:
-        return printable(str(folder))
-    return folder.name or printable(path.resolve().parent.name) or "run"
+def _make_run(
+    path: Path, facts: Mapping[str, Any], step: int | None, notes: Sequence[str]
+) -> EvaluatedRun:
+    """Returns a run without tasks. Its name is the path or hub name of the model, if known."""
+    folder = path.resolve().parent
+    names = (facts.get("name"), facts.get("model_dir"), folder.name, "run")
+    name = next(name for name in names if name and isinstance(name, str))
+    series = printable(str(folder))
+    return EvaluatedRun(name, "", series, step, path, facts, tuple(notes), (), ())
 
 
-def _find_model_folder(facts: Mapping[str, Any]) -> PurePosixPath:
-    """Returns the path or hub name that the user typed for the model; its folder if unknown."""
-    values = (facts.get(key) for key in ("name", "model_dir"))
-    return PurePosixPath(next((v for v in values if v and isinstance(v, str)), ""))
+def _with_short_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
+    """Shortens the names of models to the shortest ends of their paths that differ.
 
-
-def _with_distinct_names(runs: Sequence[EvaluatedRun]) -> list[EvaluatedRun]:
-    """Gives longer names, such as `sni/model` and `qa/model`, to models with equal names."""
-    folders = [_find_model_folder(run.facts) for run in runs]
-    is_named_by_folder = [r.name == folder.name for r, folder in zip(runs, folders, strict=True)]
-    names = distinct_names(list(itertools.compress(folders, is_named_by_folder)))
+    A relative path or a hub name is short, so it stays as the user typed it.
+    """
+    names = distinct_names({PurePosixPath(run.name) for run in runs})
     return [
-        replace(run, name=names[folder]) if named_by_folder else run
-        for run, folder, named_by_folder in zip(runs, folders, is_named_by_folder, strict=True)
+        replace(run, name=printable(run.name))
+        if run.facts.get("name") == run.name and run.name[0] != "/" and "://" not in run.name
+        else replace(run, name=names[PurePosixPath(run.name)])
+        for run in runs
     ]
 
 
@@ -291,25 +282,21 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
     """Makes the labels of runs unique.
 
     A label consists of the run's name and step. If two labels are equal, the split is added to
-    both. If they are still equal, the folder is added, and finally a number.
+    both. If they are still equal, the results file is added.
     """
     labels = [r.name if r.step is None else f"{r.name}, step {r.step:,}" for r in runs]
+    splits = [run.facts.get("split") for run in runs]
+    files = distinct_names([run.path.resolve() for run in runs])
     for suffixes in (
-        [f", {run.facts.get('split')}" for run in runs],
-        [f" ({printable(run.path.resolve().parent.name)})" for run in runs],
+        [f", {split}" if split else "" for split in splits],
+        [f" ({files[run.path.resolve()]})" for run in runs],
     ):
-        distinct = set(zip(labels, suffixes, strict=True))
-        suffixes_of = Counter(label for label, _ in distinct)
+        repeated = Counter(labels)
         labels = [
-            label + suffix if suffixes_of[label] > 1 else label
+            label + suffix if repeated[label] > 1 else label
             for label, suffix in zip(labels, suffixes, strict=True)
         ]
-    return tuple(
-        replace(run, label=f"{label} #{labels[: i + 1].count(label)}")
-        if labels.count(label) > 1
-        else replace(run, label=label)
-        for i, (run, label) in enumerate(zip(runs, labels, strict=True))
-    )
+    return tuple(replace(run, label=label) for run, label in zip(runs, labels, strict=True))
 
 
 # Results of rank evaluation.
@@ -320,11 +307,9 @@ def _read_ranked_tasks(
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
     """Returns the tasks with an accuracy, and the names of the tasks without an accuracy."""
     tasks, skipped = [], []
-    records = sorted(field(content, "tasks", dict, path).items())
+    records = sorted(read_values(content, "tasks", "an object", path).items())
     with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
         for name, record in records:
-            if not isinstance(record, dict):
-                raise UserError(f"{path}: task '{name}' must be an object, got {record!r:.80}.")
             scores = _read_task_scores(path, name, step, decoded="decoded" in record)
             task = _make_ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
             if task is None:
@@ -341,7 +326,7 @@ def _read_task_scores(
     if PurePosixPath(name).name != name or "\\" in name:
         raise UserError(f"{path}: task name '{name}' must not contain path separators.")
     file = path.parent / "scores" / f"{name}_{step}.jsonl"
-    if step is None or not file.is_file():
+    if not file.is_file():
         return None
     answers = path.parent / "answers" / file.name
     scores = read_scores(file)
@@ -352,33 +337,31 @@ def _make_ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
     """Returns the task; None if the accuracy is missing in both its record and its scores."""
-    metrics = numbers(field(record, "metrics", dict, where), f"{where}: metrics")
-    excluded = counts(field(record, "excluded", dict, where, default={}), f"{where}: excluded")
-    examples = field(record, "examples", int, where)
-    if examples < 0:
-        raise UserError(f"{where}: 'examples' must be a count, got {examples}.")
-    accuracy = percentage(metrics, "accuracy", f"{where}: metrics")
-    chance = percentage(record, "chance", where)
-    if scores is not None and len(scores):
+    metrics = read_values(record, "metrics", "a finite number", where)
+    excluded = read_values(record, "excluded", "a count", where, default={})
+    examples = field(record, "examples", "a count", where)
+    percentage = "a percentage from 0 to 100"
+    accuracy = field(metrics, "accuracy", percentage, f"{where}: metrics", default=None)
+    chance = field(record, "chance", percentage, where, default=None)
+    if scores:
         _check_agreement(scores, accuracy, examples, sum(excluded.values()), where)
-        examples, accuracy = len(scores), scores.accuracy
-        chance = scores.chance
+        examples, accuracy, chance = len(scores), scores.accuracy, scores.chance
     if accuracy is None:
         return None
-    dataset = _dataset_key(field(record, "dataset", str, where), name)
+    dataset = _dataset_key(field(record, "dataset", "a text", where), name)
+    cuts = ("truncated_inputs", "truncated_targets")
     return RankedTask(
         name=name,
         dataset=dataset,
-        prompt=field(record, "prompt", str, where, default=name),
-        group=field(record, "group", str, where, default="") or _default_group(dataset),
+        prompt=field(record, "prompt", "a text", where, default=name),
+        group=field(record, "group", "a text", where, default="") or _default_group(dataset),
         examples=examples,
-        accuracy=accuracy,
-        chance=chance,
-        metrics=metrics,
-        truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
-        truncated_targets=field(record, "truncated_targets", int, where, default=None),
+        accuracy=float(accuracy),
+        chance=finite(chance),
+        metrics={metric: float(value) for metric, value in metrics.items()},
         excluded=excluded,
         scores=scores,
+        **{key: field(record, key, "an integer", where, default=None) for key in cuts},
     )
 
 
@@ -391,16 +374,12 @@ def _check_agreement(
     scores: ExampleScores, accuracy: float | None, examples: int, excluded: int, where: str
 ) -> None:
     """Checks that the scores of a task have the accuracy that is in its results."""
-    if len(scores) not in (examples, examples - excluded):
+    differs = accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE
+    if differs or len(scores) not in (examples, examples - excluded):
         raise UserError(
-            f"{where} has {examples} examples, but its scores file {scores.path} has "
-            f"{len(scores)}. The files are from different evaluations, or one is incomplete: "
-            "evaluate again."
-        )
-    if accuracy is not None and abs(accuracy - scores.accuracy) > _ACCURACY_TOLERANCE:
-        raise UserError(
-            f"{where} has accuracy {accuracy:g} %, but its scores file {scores.path} gives "
-            f"{scores.accuracy:g} %. The files are from different evaluations: evaluate again."
+            f"{where} has {examples} examples and accuracy {accuracy}, but its scores file "
+            f"{scores.path} has {len(scores)} and gives {scores.accuracy:g}. The files are from "
+            "different evaluations, or one is incomplete: evaluate again."
         )
 
 
@@ -427,46 +406,39 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
     with_eos: set[bool] = set()
     for name, file in lm_eval_samples.sample_files(content, path).items():
         try:
-            samples = read_samples(file, name)
+            prompts, count, eos = read_samples(file, name)
         except lm_eval_samples.OtherTask as error:
             skipped[name] = error
             continue
-        lm_eval_samples.check_count(content, name, samples.lines, file)
+        lm_eval_samples.check_count(content, name, count, file)
         tasks_read.append(name)
-        with_eos |= samples.with_eos
+        with_eos |= eos
         # A prompt may have been evaluated twice: in the task of its dataset, and as its own task.
         # Both give the same scores.
-        for prompt, scores in samples.prompts.items():
-            tasks.setdefault(prompt.name, _make_harness_task(prompt, scores))
+        for (task, dataset, prompt), scores in prompts.items():
+            dataset = _dataset_key(dataset, task)
+            accuracy, group = scores.accuracy, _default_group(dataset)
+            counts = {"examples": len(scores), "chance": scores.chance}
+            metrics = {"accuracy": accuracy}
+            tasks[task] = RankedTask(
+                task,
+                dataset,
+                prompt,
+                group,
+                accuracy=accuracy,
+                metrics=metrics,
+                scores=scores,
+                **counts,
+            )
     if not tasks and skipped:
         raise next(iter(skipped.values()))
     facts = lm_eval_samples.facts(content, path, tasks_read, with_eos)
-    return EvaluatedRun(
-        name=_find_name(path, facts),
-        label="",
-        series=printable(str(path.parent.resolve())),
-        step=None,
-        path=path,
-        facts=facts,
-        notes=tuple(lm_eval_samples.cautions(content)),
-        tasks=tuple(tasks[name] for name in sorted(tasks)),
+    notes = lm_eval_samples.cautions(content)
+    names = sorted(tasks)
+    return replace(
+        _make_run(path, facts, None, notes),
+        tasks=tuple(tasks[name] for name in names),
         skipped=tuple(skipped),
-    )
-
-
-def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleScores) -> RankedTask:
-    dataset = _dataset_key(prompt.dataset, prompt.name)
-    return RankedTask(
-        name=prompt.name,
-        dataset=dataset,
-        prompt=prompt.prompt,
-        group=_default_group(dataset),
-        examples=len(scores),
-        accuracy=scores.accuracy,
-        chance=scores.chance,
-        metrics={"accuracy": scores.accuracy},
-        excluded={},
-        scores=scores,
     )
 
 
@@ -476,28 +448,25 @@ def _make_harness_task(prompt: lm_eval_samples.HarnessPrompt, scores: ExampleSco
 def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
     return tuple(
         _make_decoded_task(name, record, f"{path}: task '{name}'", path)
-        for name, record in field(content, "tasks", dict, path).items()
+        for name, record in read_values(content, "tasks", "an object", path).items()
     )
 
 
-def _make_decoded_task(name: str, record: object, where: str, path: Path) -> DecodedTask:
-    if not isinstance(record, dict):
-        raise UserError(f"{where} must be an object, got {record!r:.80}.")
-    raw_metrics = field(record, "metrics", dict, where, default={})
-    values = {
-        metric: _parse_metric(value, f"{where}: '{metric}'")
-        for metric, value in raw_metrics.items()
-    }
-    signatures = field(record, "signatures", dict, where, default={})
-    whole, groups = _split_by_group(values)
+def _make_decoded_task(name: str, record: Mapping[str, Any], where: str, path: Path) -> DecodedTask:
+    raw_metrics = field(record, "metrics", "an object", where, default={})
+    for metric, value in raw_metrics.items():
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise UserError(f"{where}: '{metric}' must be a number, got {value!r:.80}.")
+    # NaN is an undefined value.
+    whole, groups = _split_by_group({name: finite(value) for name, value in raw_metrics.items()})
+    cuts = ("truncated_inputs", "truncated_targets")
     return DecodedTask(
         name=name,
         metrics=whole,
         groups=groups,
-        signatures={str(metric): str(text) for metric, text in signatures.items()},
-        examples=field(record, "examples", int, where),
-        truncated_inputs=field(record, "truncated_inputs", int, where, default=None),
-        truncated_targets=field(record, "truncated_targets", int, where, default=None),
+        signatures=read_values(record, "signatures", "a text", where, default={}),
+        examples=field(record, "examples", "an integer", where),
+        **{key: field(record, key, "an integer", where, default=None) for key in cuts},
         predictions_file=_find_predictions_file(record, path, where),
         intervals=_read_intervals(record, where),
         results_file=path,
@@ -505,23 +474,14 @@ def _make_decoded_task(name: str, record: object, where: str, path: Path) -> Dec
 
 
 def _read_intervals(record: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
-    intervals = {}
-    for metric, ends in field(record, "intervals", dict, where, default={}).items():
-        pair = ends if isinstance(ends, list) else []
-        low, high = [finite(end) for end in pair] if len(pair) == 2 else (None, None)
-        if low is None or high is None or low > high:
+    intervals = read_values(record, "intervals", "a list", where, default={})
+    for metric, ends in intervals.items():
+        if len(ends) != 2 or None in map(finite, ends) or ends[0] > ends[1]:
             raise UserError(
                 f"{where}: the interval of '{metric}' must be two numbers, the lower first, "
                 f"got {ends!r:.80}."
             )
-        intervals[metric] = (low, high)
-    return intervals
-
-
-def _parse_metric(value: object, where: str) -> float | None:
-    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-        raise UserError(f"{where} must be a number, got {value!r:.80}.")
-    return finite(value)
+    return {metric: (float(low), float(high)) for metric, (low, high) in intervals.items()}
 
 
 def _split_by_group(
@@ -540,16 +500,16 @@ def _split_by_group(
 
 
 def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path | None:
-    relative_path = field(record, "predictions", str, where, default=None)
-    if relative_path is None:
+    name = field(record, "predictions", "a text", where, default=None)
+    if name is None:
         return None
-    path_parts = PurePosixPath(relative_path).parts
-    if PurePosixPath(relative_path).is_absolute() or ".." in path_parts or "\\" in relative_path:
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
         raise UserError(
             f"{where}: 'predictions' must be a path below the folder of the results, "
-            f"got {relative_path!r:.80}."
+            f"got {name!r:.80}."
         )
-    return path.parent.joinpath(*path_parts)
+    file = path.parent / name
+    return file if file.is_file() else None
 
 
 def read_predictions(file: Path) -> Iterator[Prediction]:
@@ -559,24 +519,13 @@ def read_predictions(file: Path) -> Iterator[Prediction]:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
         line.
     """
-    try:
-        with file.open(encoding="utf-8") as lines:
-            if file.suffix == ".json":
-                yield from _parse_questions(lines.read(), file)
-                return
-            for number, line in enumerate(lines, start=1):
-                where = f"{file}, line {number}"
-                yield _parse_prediction(json_object(line, where), where)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {file}: {error}.") from error
-
-
-def _parse_questions(text: str, file: Path) -> Iterator[Prediction]:
-    examples = json_object(text, file).get("examples", [])
-    if not isinstance(examples, list):
-        raise UserError(f"{file}: 'examples' must be a list, got {examples!r:.80}.")
-    for number, example in enumerate(examples):
-        yield _parse_prediction(example, f"{file}: example {number}")
+    if file.suffix == ".json":
+        examples = field(json_object(read_text(file), file), "examples", "a list", file, default=[])
+        records = ((f"{file}: example {n}", example) for n, example in enumerate(examples))
+    else:
+        records = read_json_lines(file)
+    for where, record in records:
+        yield _parse_prediction(record, where)
 
 
 def _parse_prediction(record: object, where: str) -> Prediction:

@@ -29,10 +29,10 @@ an index is out of range, or the prediction is not the likeliest choice, a UserE
 and line.
 """
 
+import dataclasses
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +40,27 @@ import numpy as np
 
 from t0.errors import UserError
 from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
-from t0.reports.result_files import finite, is_integer, json_object
+from t0.reports.result_files import field, read_json_lines
 
 # Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
 # log-likelihood and the highest one is at most this.
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
-# The statistics of an example, and their types in `ExampleScores`.
-_STATISTICS = ("idx", "gold", "prediction", "correct", "confidence", "choices", "tied", "texts")
-_TYPES = (np.int64, np.int32, np.int32, bool, np.float32, np.int32, bool, np.uint32)
+# Statistic of an example -> its type in `ExampleScores`.
+_TYPES = {
+    "idx": np.int64,
+    "gold": np.int32,
+    "prediction": np.int32,
+    "correct": bool,
+    "confidence": np.float32,
+    "choices": np.int32,
+    "tied": bool,
+    "texts": np.uint32,
+}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ExampleScores:
     """The statistics of one task's E examples, in file order.
 
@@ -87,7 +95,7 @@ class ExampleScores:
     labels: tuple[str, ...] | None
     texts: np.ndarray
     documents: np.ndarray | None = None
-    right_by: Mapping[str, np.ndarray] = field(default_factory=dict)
+    right_by: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     task: str | None = None
 
     def __len__(self) -> int:
@@ -99,10 +107,10 @@ class ExampleScores:
         Raises:
           UserError: if the file cannot be read again.
         """
-        for where, record in _read_records(self.path):
+        for where, record in read_json_lines(self.path):
             if is_sample(record):
                 prompt, record, _ = exported_sample(record, where, self.path.stem)
-                if prompt.name != self.task:
+                if prompt[0] != self.task:
                     continue
             if _has_gold(record):
                 yield record
@@ -129,33 +137,24 @@ def read_scores(path: Path) -> ExampleScores:
         line.
     """
     columns = _ScoreColumns()
-    for where, record in _read_records(path):
+    for where, record in read_json_lines(path):
         columns.add(record, where)
     return columns.scores(path)
 
 
-@dataclass(frozen=True)
-class HarnessSamples:
-    """The scores in a samples file of lm-evaluation-harness.
-
-    Attributes:
-      prompts: prompt -> its scores, in the order of the file.
-      lines: the number of samples.
-      with_eos: {True} if the choices were scored with EOS, {False} if they were scored without it,
-        and both values if samples differ.
-    """
-
-    prompts: Mapping[HarnessPrompt, ExampleScores]
-    lines: int
-    with_eos: frozenset[bool]
-
-
-def read_samples(path: Path, task: str) -> HarnessSamples:
+def read_samples(
+    path: Path, task: str
+) -> tuple[dict[HarnessPrompt, ExampleScores], int, set[bool]]:
     """Reads a samples file of lm-evaluation-harness; `lm_eval_samples` describes the format.
 
     Args:
       path: the file.
       task: the name of the harness's task, for messages.
+
+    Returns:
+      (prompt -> its scores, in the order of the file; the number of samples; {True} if the choices
+      were scored with EOS, {False} if they were scored without it, and both values if samples
+      differ).
 
     Raises:
       OtherTask: if `t0 export-eval` did not write the task.
@@ -164,26 +163,22 @@ def read_samples(path: Path, task: str) -> HarnessSamples:
     """
     columns_by_prompt: dict[HarnessPrompt, _ScoreColumns] = {}
     with_eos, lines = set(), 0
-    for where, sample in _read_records(path):
+    for where, sample in read_json_lines(path):
         prompt, record, eos = exported_sample(sample, where, task)
         columns = columns_by_prompt.get(prompt) or _ScoreColumns()
         if columns.add(record, where):
             columns_by_prompt[prompt] = columns
         with_eos.add(eos)
         lines += 1
-    prompts = {
-        prompt: columns.scores(path, prompt.name) for prompt, columns in columns_by_prompt.items()
-    }
-    return HarnessSamples(prompts, lines, frozenset(with_eos))
+    prompts = {p: columns.scores(path, p[0]) for p, columns in columns_by_prompt.items()}
+    return prompts, lines, with_eos
 
 
 class _ScoreColumns:
     """Collects the statistics of examples while they are read."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, bool, float, int, bool, int]] = []
-        self._documents: list[str | None] = []
-        self._right_by: dict[str, list[bool | None]] = {name: [] for name in LENGTHS}
+        self._rows: list[tuple[Any, ...]] = []
         self._labels: set[tuple[str, ...]] = set()
         self._seen: set[int] = set()
 
@@ -196,19 +191,20 @@ class _ScoreColumns:
           record: a line of the file.
           where: the file and line, for messages.
         """
-        choices = record.get("choices")
-        if not isinstance(choices, list) or not choices:
-            raise UserError(
-                f"{where}: 'choices' must be a list of at least one, got {choices!r:.80}."
-            )
+        choices = field(record, "choices", "a list", where)
+        if not choices or not all(isinstance(choice, dict) for choice in choices):
+            raise UserError(f"{where}: 'choices' must be one or more objects, got {choices!r:.80}.")
         if not _has_gold(record):
             return False
-        checked = [_check_choice(choice, where) for choice in choices]
-        texts, likelihoods, tokens, characters = zip(*checked, strict=True)
-        idx = _read_integer(record, "idx", where)
-        gold, prediction = (
-            _read_integer(record, key, where, below=len(choices)) for key in ("gold", "prediction")
+        texts = tuple([field(choice, "text", "a text", where) for choice in choices])
+        likelihoods = [float(field(c, "log_likelihood", "a finite number", where)) for c in choices]
+        idx, gold, prediction = (
+            field(record, key, "a count", where) for key in ("idx", "gold", "prediction")
         )
+        if max(gold, prediction) >= len(choices):
+            raise UserError(
+                f"{where}: 'gold' or 'prediction' is not one of {len(choices)} choices."
+            )
         best = max(likelihoods)
         if likelihoods[prediction] < best - _ROUNDING_NATS:
             raise UserError(
@@ -218,32 +214,41 @@ class _ScoreColumns:
         if idx in self._seen:
             raise UserError(f"{where}: idx {idx} occurs twice. Evaluate this task again.")
         self._seen.add(idx)
-        tied = likelihoods.count(best) > 1
-        share = 1 / sum([math.exp(value - best) for value in likelihoods])
-        numbers = (idx, gold, prediction, prediction == gold)
-        checksum = _compute_checksum(inputs_of(record), texts)
-        self._rows.append((*numbers, share, len(choices), tied, checksum))
-        document = record.get("document")
-        self._documents.append(None if document is None else str(document))
-        for name, lengths in zip(LENGTHS, (tokens, characters), strict=True):
-            self._right_by[name].append(_is_right_by(lengths, likelihoods, gold))
         if len(self._labels) < 2:
             self._labels.add(texts)
+        tokens, characters = (
+            [field(choice, key, "a count", where, default=None) for choice in choices]
+            for key in LENGTHS
+        )
+        characters = [len(t) if n is None else n for t, n in zip(texts, characters, strict=True)]
+        document = record.get("document")
+        self._rows.append(
+            (
+                *(idx, gold, prediction, prediction == gold),
+                1 / sum([math.exp(value - best) for value in likelihoods]),
+                len(choices),
+                likelihoods.count(best) > 1,
+                _compute_checksum(inputs_of(record), texts),
+                None if document is None else str(document),
+                _is_right_by(tokens, likelihoods, gold),
+                _is_right_by(characters, likelihoods, gold),
+            )
+        )
         return True
 
     def scores(self, path: Path, task: str | None = None) -> ExampleScores:
         """Returns the statistics of all examples that were added, as arrays."""
-        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(_STATISTICS)
-        arrays = map(np.array, columns, _TYPES)
-        has_documents = self._documents and None not in self._documents
+        columns = [*zip(*self._rows, strict=True)] or [()] * (len(_TYPES) + 3)
+        arrays = dict(zip(_TYPES, map(np.array, columns, _TYPES.values()), strict=True))
+        documents, *right_by = columns[len(_TYPES) :]
         return ExampleScores(
             path=path,
-            **dict(zip(_STATISTICS, arrays, strict=True)),
+            **arrays,
             labels=next(iter(self._labels)) if len(self._labels) == 1 else None,
-            documents=np.array(self._documents, object) if has_documents else None,
+            documents=None if None in (documents or [None]) else np.array(documents, object),
             right_by={
                 name: np.array(right, bool)
-                for name, right in self._right_by.items()
+                for name, right in zip(LENGTHS, right_by, strict=True)
                 if None not in right
             },
             task=task,
@@ -276,11 +281,9 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
       UserError: if the file is malformed, or some example of the scores is missing in it.
     """
     correct_by_idx = {}
-    for where, record in _read_records(path):
-        right = record.get("exact_match")
-        if not isinstance(right, bool):
-            raise UserError(f"{where}: 'exact_match' must be true or false, got {right!r:.80}.")
-        correct_by_idx[_read_integer(record, "idx", where)] = right
+    for where, record in read_json_lines(path):
+        idx = field(record, "idx", "a count", where)
+        correct_by_idx[idx] = field(record, "exact_match", "true or false", where)
     missing = [idx for idx in scores.idx.tolist() if idx not in correct_by_idx]
     if missing:
         raise UserError(
@@ -288,7 +291,7 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
             "from different evaluations, or one is incomplete: evaluate again."
         )
     decoded = np.array([correct_by_idx[idx] for idx in scores.idx.tolist()], bool)
-    return replace(scores, right_by={**scores.right_by, "decoded": decoded})
+    return dataclasses.replace(scores, right_by={**scores.right_by, "decoded": decoded})
 
 
 def _compute_checksum(inputs: str | None, texts: tuple[str, ...]) -> int:
@@ -302,54 +305,9 @@ def _has_gold(record: Mapping[str, Any]) -> bool:
     return record.get("gold") not in (None, -1)
 
 
-def _read_records(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield where, json_object(line, where)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from error
-
-
 def inputs_of(record: Mapping[str, Any]) -> str | None:
     """Returns the prompted text of a record; None if this text is missing."""
     for key in ("inputs", "input"):
         if isinstance(value := record.get(key), str):
             return value
     return None
-
-
-def _check_choice(choice: object, where: str) -> tuple[str, float, int | None, int]:
-    """Checks a choice; returns its text, log-likelihood, number of tokens and of characters."""
-    text = choice.get("text") if isinstance(choice, dict) else None
-    if not isinstance(text, str):
-        raise UserError(f"{where}: a choice must be an object with a 'text', got {choice!r:.80}.")
-    value = choice.get("log_likelihood")
-    log_likelihood = finite(value)
-    if log_likelihood is None:
-        raise UserError(
-            f"{where}: 'log_likelihood' of choice {text!r:.40} must be a finite number "
-            f"of nats, got {value!r:.80}. The model or the scoring is broken for this example."
-        )
-    tokens = choice.get("tokens")
-    if tokens is not None and not is_integer(tokens):
-        raise UserError(f"{where}: 'tokens' must be a count, got {tokens!r:.80}.")
-    characters = choice.get("characters")
-    if characters is None:
-        characters = len(text)
-    elif not is_integer(characters) or characters < 0:
-        raise UserError(f"{where}: 'characters' must be a count, got {characters!r:.80}.")
-    return text, log_likelihood, tokens, characters
-
-
-def _read_integer(
-    record: Mapping[str, Any], key: str, where: str, *, below: int | None = None
-) -> int:
-    value = record.get(key)
-    if not is_integer(value) or value < 0:
-        raise UserError(f"{where}: '{key}' must be a whole number from 0, got {value!r:.80}.")
-    if below is not None and value >= below:
-        raise UserError(f"{where}: '{key}' is {value}, but there are {below} choices.")
-    return value

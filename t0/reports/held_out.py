@@ -29,10 +29,8 @@ interval.
 
 import csv
 import functools
-import io
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,31 +45,24 @@ if TYPE_CHECKING:
 MODELS = ("T0-3B", "T0-11B")
 
 
-@dataclass(frozen=True)
-class PublishedAccuracy:
-    """A row of `published.csv`: a model's mean accuracy over prompts and datasets, in percent."""
-
-    datasets: tuple[str, ...]
-    titles: tuple[str, ...]
-    model: str
-    accuracy: float
-    source: str
-
-
 @functools.cache
-def published_accuracies() -> tuple[PublishedAccuracy, ...]:
-    """Reads the rows of `published.csv`."""
-    text = resources.files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(
-        PublishedAccuracy(
-            datasets=tuple(row["dataset"].split(" ")),
-            titles=tuple(row["title"].split("; ")),
-            model=row["model"],
-            accuracy=float(row["accuracy_percent"]),
-            source=row["source"],
+def published_accuracies() -> tuple[dict[str, Any], ...]:
+    """Reads the rows of `published.csv`: a model's mean accuracy over prompts and datasets.
+
+    Returns:
+      rows with the keys `datasets`, `titles`, `model`, `accuracy` (in percent) and `source`.
+    """
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
+        return tuple(
+            {
+                "datasets": tuple(row["dataset"].split(" ")),
+                "titles": tuple(row["title"].split("; ")),
+                "model": row["model"],
+                "accuracy": float(row["accuracy_percent"]),
+                "source": row["source"],
+            }
+            for row in csv.DictReader(file)
         )
-        for row in csv.DictReader(io.StringIO(text))
-    )
 
 
 @functools.cache
@@ -80,7 +71,7 @@ def held_out_titles() -> Mapping[str, str]:
     return {
         dataset: title
         for row in published_accuracies()
-        for dataset, title in zip(row.datasets, row.titles, strict=True)
+        for dataset, title in zip(row["datasets"], row["titles"], strict=True)
     }
 
 
@@ -94,12 +85,12 @@ def published_mean(datasets: Collection[str], model: str) -> float | None:
     rows = [
         row
         for row in published_accuracies()
-        if row.model == model and set(row.datasets) <= set(datasets)
+        if row["model"] == model and set(row["datasets"]) <= set(datasets)
     ]
-    covered = sum(len(row.datasets) for row in rows)
+    covered = sum(len(row["datasets"]) for row in rows)
     if not covered or covered != len(set(datasets)):
         return None
-    return sum(row.accuracy * len(row.datasets) for row in rows) / covered
+    return sum(row["accuracy"] * len(row["datasets"]) for row in rows) / covered
 
 
 def published_means(datasets: Collection[str]) -> dict[str, float]:
@@ -120,7 +111,7 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
         `models`: model -> its published `value`, the run's `difference` from this value, and
           whether the value is `within` the run's interval.
     """
-    groups = dict.fromkeys((row.datasets, row.titles) for row in published_accuracies())
+    groups = dict.fromkeys((row["datasets"], row["titles"]) for row in published_accuracies())
     rows = [_make_row(run, datasets, ", ".join(titles)) for datasets, titles in groups]
     evaluated = _list_evaluated(run)
     if len(evaluated) > 1:
@@ -194,10 +185,10 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
 
 def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
     """Returns the mean over the tasks (prompts) with its variance; None if a task has no scores."""
-    scores = accuracies.scores_of(tasks)
-    if not scores or len(scores) < len(tasks):
+    scores = [task.scores for task in tasks]
+    if not scores or not all(scores):
         return None
-    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), 0, FIXED)
+    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), FIXED, 0)
 
 
 def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
@@ -210,27 +201,27 @@ def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:
         ReportColumn("low", "", "interval", text=_format_interval),
     ]
     for model in MODELS:
-        columns += [
-            ReportColumn(model, "", model, text=_published_formatter(model, "value", "{:.1f}")),
-            ReportColumn(
-                model, "", "difference", text=_published_formatter(model, "difference", "{:+.1f}")
-            ),
-            ReportColumn(model, "", "within", text=_published_formatter(model, "within", "{}")),
-        ]
+        for key in _PUBLISHED:
+            text = functools.partial(_format_published, model=model, key=key)
+            head = model if key == "value" else key
+            columns.append(ReportColumn(key, "", head, text=text))
     return ReportTable("reproduction", "Reproduction", columns, rows)
+
+
+# Key in a row's `models` -> the format of its value.
+_PUBLISHED = {
+    "value": "{:.1f}".format,
+    "difference": "{:+.1f}".format,
+    "within": {True: "within", False: "OUTSIDE"}.get,
+}
+
+
+def _format_published(row: Row, model: str, key: str) -> str:
+    value = row["models"].get(model, {}).get(key)
+    return "–" if value is None else _PUBLISHED[key](value)
 
 
 def _format_interval(row: Row) -> str:
     if row["mean"] is None:
         return "not evaluated"
     return "–" if row["low"] is None else f"{row['low']:.1f} to {row['high']:.1f}"
-
-
-def _published_formatter(model: str, key: str, template: str) -> Callable[[Row], str]:
-    words = {True: "within", False: "OUTSIDE"}
-
-    def text(row: Row) -> str:
-        value = row["models"].get(model, {}).get(key)
-        return "–" if value is None else template.format(words[value] if key == "within" else value)
-
-    return text

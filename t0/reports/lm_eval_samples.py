@@ -21,12 +21,11 @@ assigned to a prompt.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
-from t0.reports.result_files import field, finite, is_integer
+from t0.reports.result_files import field, finite
 
 # Our own results files contain the same texts. So a run of the harness can be compared with our run
 # if both rank in the same way.
@@ -44,13 +43,8 @@ class OtherTask(UserError):
     """The samples belong to a task that `t0 export-eval` did not write."""
 
 
-@dataclass(frozen=True)
-class HarnessPrompt:
-    """The task, the dataset and the name of an exported prompt that the harness evaluated."""
-
-    name: str
-    dataset: str
-    prompt: str
+# The task, the dataset and the name of an exported prompt that the harness evaluated.
+HarnessPrompt = tuple[str, str, str]
 
 
 def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
@@ -61,9 +55,7 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
     """
     date = path.stem.removeprefix("results_")
     names = [name for name in content["configs"] if "/" not in name]
-    files = {
-        name: path.parent / f"samples_{name}_{date}.jsonl" for name in names if "/" not in name
-    }
+    files = {name: path.parent / f"samples_{name}_{date}.jsonl" for name in names}
     existing = {name: file for name, file in files.items() if file.is_file()}
     if not existing:
         expected = path.parent / f"samples_<task>_{date}.jsonl"
@@ -86,7 +78,7 @@ def facts(
       with_eos: [True] if the choices of these tasks were scored with EOS, [False] if they were
         scored without it, and both values if tasks differ.
     """
-    config = field(content, "config", dict, path, default={})
+    config = field(content, "config", "an object", path, default={})
     arguments = config.get("model_args")
     if isinstance(arguments, dict):
         arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
@@ -147,50 +139,39 @@ def exported_sample(
       OtherTask: if the sample's `doc` does not come from `t0 export-eval`.
       UserError: if the sample is malformed, or a choice has no log-likelihood.
     """
-    doc = field(record, "doc", dict, where)
+    doc = field(record, "doc", "an object", where)
     if any(doc.get(key) is None for key in _ROW):
         raise OtherTask(
             f"{where}: t0 did not export task '{task}' of lm-evaluation-harness. Its rows have "
             f"{', '.join(map(str, doc))[:120] or 'no fields'}; expected {', '.join(_ROW)}. "
             f"Evaluate with {_EXPORT}."
         )
-    prompt = HarnessPrompt(*(field(doc, key, str, where) for key in ("task", "dataset", "prompt")))
-    texts = field(doc, "choices", list, where)
+    name, dataset, prompt = (
+        field(doc, key, "a text", where) for key in ("task", "dataset", "prompt")
+    )
+    texts = field(doc, "choices", "a list", where)
     values = _read_likelihoods(record, len(texts), where)
-    line = {
-        "idx": doc["idx"],
-        "inputs": doc["inputs"],
-        "choices": [
-            {"text": text, "log_likelihood": value}
-            for text, value in zip(texts, values, strict=True)
-        ],
-        "gold": doc["gold"],
-        "prediction": values.index(max(values)) if values else None,
-    }
-    return prompt, line, doc.get("continuations") != texts
+    choices = [
+        {"text": text, "log_likelihood": value} for text, value in zip(texts, values, strict=True)
+    ]
+    line = {key: doc[key] for key in ("idx", "inputs", "gold")} | {"choices": choices}
+    line["prediction"] = values.index(max(values)) if values else None
+    return (name, dataset, prompt), line, doc.get("continuations") != texts
 
 
 def _read_likelihoods(record: Mapping[str, Any], count: int, where: str) -> list[float]:
-    pairs = record.get("filtered_resps")
-    pairs = pairs if isinstance(pairs, list) else []
-    values = [_parse_number(pair[0]) for pair in pairs if isinstance(pair, list) and pair]
-    finite_values = [value for value in values if value is not None]
-    if len(finite_values) != count or len(pairs) != count:
+    try:
+        pairs = [pair for pair in record["filtered_resps"] if isinstance(pair, list)]
+        values = [finite(float(pair[0])) for pair in pairs]
+    except (KeyError, IndexError, TypeError, ValueError):
+        values = []
+    if len(values) != count or None in values:
         raise UserError(
             f"{where}: 'filtered_resps' must have a log-likelihood for each of the {count} "
             f"choices, got {record.get('filtered_resps')!r:.80}. Run lm_eval again on the exported "
             "tasks (output_type: multiple_choice), with a model that scores text."
         )
-    return finite_values
-
-
-def _parse_number(value: object) -> float | None:
-    if isinstance(value, str):
-        try:
-            return finite(float(value))
-        except ValueError:
-            return None
-    return finite(value)
+    return values
 
 
 def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -> None:
@@ -199,11 +180,10 @@ def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -
     Raises:
       UserError: if the file has more or fewer samples.
     """
-    counts = content.get("n-samples")
-    task_counts = counts.get(task, {}) if isinstance(counts, dict) else {}
-    effective = task_counts.get("effective") if isinstance(task_counts, dict) else None
-    if is_integer(effective) and effective != lines:
+    counts = field(content, "n-samples", "an object", file, default={})
+    effective = field(counts, task, "an object", file, default={}).get("effective", lines)
+    if effective != lines:
         raise UserError(
-            f"{file} has {lines:,} samples, but lm-evaluation-harness evaluated {effective:,}. The "
+            f"{file} has {lines:,} samples, but lm-evaluation-harness evaluated {effective}. The "
             "file is incomplete, or from another run. Copy it again, or run lm_eval again."
         )

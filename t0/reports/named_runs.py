@@ -14,6 +14,7 @@ missing in a file, it is not compared.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,7 @@ class NamedRun:
     def has_scores(self) -> bool:
         """Whether every seed has per-example scores."""
         return bool(self.seeds) and all(
-            any(task.scores is not None and len(task.scores) for task in run.tasks)
-            for run in self.seeds
+            any(task.scores for task in run.tasks) for run in self.seeds
         )
 
 
@@ -93,29 +93,45 @@ def read_named_runs(
     names = [word.partition("=")[0] for word in words]
     if baseline and baseline not in (*words, *names) and _is_run(baseline):
         words.insert(0, baseline)
-    parsed_words = [_parse_word(word) for word in words]
-    runs = read_runs([path for _, paths in parsed_words for path in paths])
+    parsed_words = {word: _parse_word(word) for word in words}
+    runs = read_runs([path for _, paths in parsed_words.values() for path in paths])
     groups: dict[object, list[list[EvaluatedRun]]] = {}
-    first_of_word: dict[str, object] = {}
-    used: dict[str, object] = {}
-    for word, (name, paths) in zip(words, parsed_words, strict=True):
+    key_of_word: dict[str, object] = {}
+    for word, (name, paths) in parsed_words.items():
         for path in paths:
-            for model, checkpoints in _group_models(path, runs, alone=bool(name)).items():
-                key = name or model
-                if any(used.get(run.label, key) != key for run in checkpoints) or (
-                    name and any(run.label in used for run in checkpoints)
-                ):
-                    raise UserError(f"{path} is given twice. Name each run only once.")
-                used |= {run.label: key for run in checkpoints}
-                first_of_word.setdefault(word, key)
-                seeds = groups.setdefault(key, [])
+            models = _group_models(path, runs)
+            if name and len(models) > 1:
+                labels = "; ".join(checkpoints[0].label for checkpoints in models.values())
+                raise UserError(
+                    f"{path} has {len(models)} models: {labels:.300}. A name is for one model, so "
+                    "give the folder or file of one of them, or NAME=RUN,RUN for several seeds."
+                )
+            for model, checkpoints in models.items():
+                key_of_word.setdefault(word, name or model)
+                seeds = groups.setdefault(name or model, [])
                 if name or not seeds:
                     seeds.append([])
                 seeds[-1] += [run for run in checkpoints if run not in seeds[-1]]
+    labels = [run.label for seeds in groups.values() for seed in seeds for run in seed]
+    _check_distinct(labels, "{} is given twice. Name each run only once.")
     named = [_make_named_run(key, seeds, i) for i, (key, seeds) in enumerate(groups.items())]
-    _check_names(parsed_words, named)
-    positions = {word: [*groups].index(key) for word, key in first_of_word.items()}
-    return tuple(named), _find_position(baseline, named, positions) if baseline else 0
+    run_names = [name for name, _ in parsed_words.values() if name]
+    run_names += [run.name for run in named if run.name not in run_names]
+    _check_distinct(run_names, "two runs are named '{}'. Give each its own name: NAME=RUN.")
+    if baseline is None:
+        return tuple(named), 0
+    positions = {word: [*groups].index(key) for word, key in key_of_word.items()}
+    positions |= {run.name: position for position, run in enumerate(named)}
+    if baseline not in positions:
+        names = [run.name for run in named]
+        raise unknown_name("run", baseline, names, f"The runs are {'; '.join(names)}.")
+    return tuple(named), positions[baseline]
+
+
+def _check_distinct(names: Sequence[str], message: str) -> None:
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise UserError(message.format(name))
 
 
 def _is_run(word: str) -> bool:
@@ -133,27 +149,15 @@ def _parse_word(word: str) -> tuple[str, list[Path]]:
 
 
 def _group_models(
-    path: Path, runs: Sequence[EvaluatedRun], *, alone: bool
-) -> dict[object, list[EvaluatedRun]]:
-    """Groups the checkpoints whose result files are at a path by their model.
-
-    Args:
-      path: a result file or a folder.
-      runs: all checkpoints that were read.
-      alone: whether it is an error if the path has more than one model.
-    """
+    path: Path, runs: Sequence[EvaluatedRun]
+) -> dict[tuple[Any, ...], list[EvaluatedRun]]:
+    """Groups the checkpoints whose result files are at a path by their model."""
     files = {file.resolve() for file in find_results([path])}
-    models: dict[object, list[EvaluatedRun]] = {}
+    models: dict[tuple[Any, ...], list[EvaluatedRun]] = {}
     for run in runs:
         if files & {file.resolve() for file in (run.path, *run.other_paths)}:
             key = (run.series, run.name, run.facts.get("split"))
             models.setdefault(key, []).append(run)
-    if alone and len(models) > 1:
-        labels = "; ".join(run.label for checkpoints in models.values() for run in checkpoints[:1])
-        raise UserError(
-            f"{path} has {len(models)} models: {labels:.300}. A name is for one model, so give the "
-            "folder or file of one of them, or NAME=RUN,RUN for several seeds."
-        )
     return models
 
 
@@ -190,25 +194,6 @@ def _find_last(checkpoints: Sequence[EvaluatedRun]) -> EvaluatedRun:
     return max(ranked, key=lambda run: -1 if run.step is None else run.step)
 
 
-def _check_names(parsed_words: Sequence[tuple[str, list[Path]]], named: Sequence[NamedRun]) -> None:
-    names = [*filter(None, (name for name, _ in parsed_words))]
-    names += [run.name for run in named if run.name not in names]
-    for name in names:
-        if names.count(name) > 1:
-            raise UserError(f"two runs are named '{name}'. Give each its own name: NAME=RUN.")
-
-
-def _find_position(word: str, runs: Sequence[NamedRun], positions: Mapping[str, int]) -> int:
-    for position, run in enumerate(runs):
-        if word == run.name:
-            return position
-    for run_word, position in positions.items():
-        if word in (run_word, run_word.partition("=")[0]):
-            return position
-    names = [run.name for run in runs]
-    raise unknown_name("run", word, names, f"The runs are {'; '.join(names)}.")
-
-
 def check_comparable(runs: Sequence[NamedRun]) -> None:
     """Checks that runs can be compared.
 
@@ -223,7 +208,12 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
         )
     for run in runs:
         if not run.has_scores:
-            raise UserError(_describe_missing_scores(run))
+            path = run.seeds[0].path
+            raise UserError(
+                f"{path} has no per-example scores. A comparison needs the results_<step>.json of "
+                f"tasks with answer choices, and {path.parent}/scores/<task>_<step>.jsonl "
+                "next to it. Copy that evaluation's folder scores/ there, or evaluate again."
+            )
     for fact, why in _REFUSED.items():
         values = _collect_values(runs, fact)
         # The text after the colon says which tokens are scored. This text may differ, because the
@@ -231,20 +221,6 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
-
-
-def _describe_missing_scores(run: NamedRun) -> str:
-    checkpoint = run.seeds[0]
-    if not checkpoint.ranked:
-        return (
-            f"{checkpoint.path} has no rank evaluation. A comparison needs the results_<step>.json "
-            "of tasks with answer choices, and the folder scores/ next to it."
-        )
-    expected = checkpoint.path.parent / "scores" / f"<task>_{checkpoint.step}.jsonl"
-    return (
-        f"{checkpoint.path} has no per-example scores: none of its {len(checkpoint.tasks)} tasks "
-        f"has a file {expected}. Copy that evaluation's folder scores/ there, or evaluate again."
-    )
 
 
 def notes_on(runs: Sequence[NamedRun]) -> list[str]:

@@ -23,6 +23,7 @@ because SVG does not allow control characters.
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,9 +63,7 @@ _STYLE = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "axes.unicode_minus": True,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
     "text.color": INK,
     "text.parse_math": False,
     "xtick.color": MUTED,
@@ -74,7 +73,6 @@ _STYLE = {
     "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "t0 report",
-    "figure.facecolor": "white",
 }
 # Matches a reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
@@ -96,8 +94,6 @@ _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
-_LINE_HEIGHT = 0.075  # the distance between the names of two lines, as a share of the axis
-_SMALLEST_SPAN = 20.0  # in percentage points; on a shorter axis, noise would look like an effect
 
 
 @dataclass(frozen=True)
@@ -170,50 +166,20 @@ def styled() -> object:
     return rc_context(_STYLE)
 
 
-def limit_percent(
-    axes: "Axes", values: Sequence[float] = (0.0, 100.0), *, whole: bool = False
-) -> None:
-    """Sets the limits of an axis of percentages.
-
-    Args:
-      axes: the axes.
-      values: the values that are drawn.
-      whole: whether the axis goes from 0 to 100, so that panels can be compared. Otherwise it
-        covers the values, and is at least 20 percentage points long.
-    """
+def percent_axis(axes: "Axes") -> None:
+    """Makes the y axis an accuracy from 0 to 100, so that panels can be compared."""
     from matplotlib.ticker import MaxNLocator
 
-    low, high = min(values), max(values)
-    pad = max(0.08 * (high - low), (_SMALLEST_SPAN - (high - low)) / 2)
-    low, high = max(low - pad, -1.5), min(high + pad, 101.5)
-    axes.set_ylim(*((-1.5, 101.5) if whole else (low, high)))
+    axes.set_ylim(-1.5, 101.5)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
     axes.set_ylabel("accuracy (%)")
 
 
-def name_lines(axes: "Axes", lines: Sequence[tuple[float, str, str]]) -> None:
-    """Writes the names of lines at the right margin, moved apart if they are close.
-
-    Args:
-      axes: the axes, with their final limits.
-      lines: for each line, the value at its end, its name and its colour.
-    """
-    to_axes = axes.transData + axes.transAxes.inverted()
-    heights = sorted((float(to_axes.transform((0, value))[1]), *rest) for value, *rest in lines)
-    positions: list[float] = []
-    for height, _, _ in heights:
-        positions.append(max(height, positions[-1] + _LINE_HEIGHT) if positions else height)
-    excess = max(0.0, positions[-1] - 1.0) if positions else 0.0
-    for position, (_, name, colour) in zip(positions, heights, strict=True):
-        axes.annotate(
-            name,
-            (1.015, position - excess),
-            annotation_clip=False,
-            xycoords="axes fraction",
-            va="center",
-            fontsize=7,
-            color=colour,
-        )
+def name_lines(axes: "Axes") -> None:
+    """Names the lines that have a label at the right margin, if there is such a line."""
+    if axes.get_legend_handles_labels()[1]:
+        where = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "borderaxespad": 0.2}
+        axes.legend(**where, fontsize=7, labelcolor="linecolor", handlelength=1.4, reverse=True)
 
 
 def step_axis(axes: "Axes") -> None:
@@ -225,24 +191,8 @@ def step_axis(axes: "Axes") -> None:
     axes.set_xlabel("training step")
 
 
-def title_lines(text: str, width: int = _TITLE_CHARACTERS) -> list[str]:
-    """Splits a title into at most three lines, preferably after separators.
-
-    If the title does not fit into three lines, the third line is cut short.
-
-    >>> title_lines("super_glue/wsc.fixed", width=12)
-    ['super_glue/', 'wsc.fixed']
-    """
-    lines = [""]
-    for word in re.findall(r"[^\s/_:.-]*[\s/_:.-]?", text):
-        for piece in (word[i : i + width] for i in range(0, len(word), width)):
-            if len(lines[-1]) + len(piece.rstrip()) > width:
-                lines.append("")
-            lines[-1] += piece
-    lines = [line.strip() for line in lines]
-    if len(lines) > _TITLE_LINES:
-        lines = [*lines[: _TITLE_LINES - 1], lines[_TITLE_LINES - 1][: width - 1] + "…"]
-    return lines
+def _wrap_title(title: str) -> str:
+    return textwrap.fill(title, _TITLE_CHARACTERS, max_lines=_TITLE_LINES, placeholder="…")
 
 
 def panel_svg(panel: Panel, name: str) -> str:
@@ -250,7 +200,7 @@ def panel_svg(panel: Panel, name: str) -> str:
     figure = new_figure(_PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES)
     with styled():
         axes = figure.subplots()
-        axes.set_title("\n".join(title_lines(panel.title)))
+        axes.set_title(_wrap_title(panel.title))
         tooltips = panel.draw(axes)
     return inline_svg(figure, name, panel.description, tooltips)
 
@@ -286,7 +236,7 @@ def panels_png(
         )
         grid = figure.subplots(rows, columns, squeeze=False)
         for axes, panel in zip(grid.flat, panels, strict=False):
-            axes.set_title("\n".join(title_lines(panel.title)))
+            axes.set_title(_wrap_title(panel.title))
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()

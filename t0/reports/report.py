@@ -6,65 +6,57 @@
     paths.html  # report/report.html
 
 Everything is computed before the first file is written. If the folder has an earlier report, each
-file is replaced atomically. The page is written last.
+file is replaced atomically. The page is written last. The same input always gives the same bytes,
+because files contain no dates and random numbers are seeded.
 
-The same input always gives the same bytes, because files contain no dates and random numbers are
-seeded.
+The page works offline, because its file contains the style, script and plots. If there are few
+examples, the page contains them. Otherwise they are in scripts next to the page. All text from data
+or files is untrusted. It reaches the page in only two ways: through Jinja's autoescape, or as JSON.
+In this JSON, `<`, `>` and `&` are numeric escapes, and the page's script puts the texts into text
+nodes. A content security policy allows only the page's own script and the scripts with examples.
+The page cannot load anything else.
+
+Assumption: the templates next to this module are trusted.
 """
 
-import dataclasses
+import base64
+import functools
+import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from t0.absent_classes import warn_of_absent_classes
 from t0.errors import UserError, printable
 from t0.files import paths
 from t0.files.any_path import any_path
 from t0.files.publishing import remove_leftovers, write_whole, writing
 from t0.reports.clean_examples import read_overlap
-from t0.reports.comparison import RunComparison, comparison_tables, legend_lines
-from t0.reports.diagnosis import reliability_panels
-from t0.reports.evaluation_plots import (
-    MOST_METRIC_PANELS,
-    MOST_PANELS,
-    box_panels,
-    boxed_runs,
-    difference_panels,
-    metric_panels,
-    run_legend,
-    series_legend,
-    step_panels,
-)
-from t0.reports.evaluation_tables import evaluation_tables
-from t0.reports.evaluations import EvaluatedRun
-from t0.reports.example_browser import PATTERN, collect_examples
-from t0.reports.held_out import headlines
-from t0.reports.named_runs import read_named_runs
-from t0.reports.page import PageFigure, are_embedded, render_page
-from t0.reports.plots import Panel, panel_svg, panels_png
+from t0.reports.comparison import RunComparison, compare, comparison_tables, legend_lines
+from t0.reports.diagnosis import reliability_rows
+from t0.reports.evaluation_plots import Plot, axis_label, list_plots
+from t0.reports.evaluation_tables import decoded_results, evaluation_tables, group_table
+from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.examples import collect_examples, script_json
+from t0.reports.held_out import headlines, held_out_means, held_out_titles, published_accuracies
+from t0.reports.named_runs import NamedRun, read_named_runs
+from t0.reports.plots import RUN_COLOURS, panel_svg, panels_png, themed
 from t0.reports.statistics import CONFIDENCE, POWER
-from t0.reports.summary import Summary, summarise
-from t0.reports.tables import MARK, ReportTable
-from t0.reports.training_curves import TrainingCurves, curve_legend, curve_panels, read_curves
+from t0.reports.tables import MARK, ReportTable, Row, fact, number
+from t0.reports.training_curves import TrainingCurves, read_curves, training_table
 
 SCHEMA = 2
-_BOXES, _STEPS, _CURVES = "accuracy.png", "accuracy_by_step.png", "training.png"
-_RELIABILITY, _METRICS = "reliability.png", "metrics_by_step.png"
-_DIFFERENCES = "run_differences.png"
-_LINKS = {
-    "report.csv": "CSV",
-    "report_classes.csv": "CSV of classes",
-    "report_metrics.csv": "CSV of metrics",
-    "report.json": "JSON",
-}
-# Files that only some reports have, or that only earlier versions of this module wrote. If an
-# earlier report in the folder has such a file and the new report does not, the file is removed.
+# The page contains the examples if they have at most this many characters in total.
+EMBEDDED_BYTES = 600_000
+# Files that only some reports have. If an earlier report in the folder has such a file and the new
+# report does not, the file is removed.
 _NOT_ALWAYS = (
-    *(_BOXES, _RELIABILITY, _STEPS, _METRICS, _CURVES, _DIFFERENCES, "run_prompts.png"),
-    *("report.csv", "report_classes.csv", "report_metrics.csv", "report.md"),
-    *("report_differences.csv", "report_prompt_differences.csv"),
+    *("report*.csv", "report_examples_*.js", "accuracy*.png", "reliability.png"),
+    *("metrics_by_step.png", "training.png", "run_differences.png"),
 )
 # The terminal does not show these tables if it shows a comparison.
 _REPLACED = ("datasets", "ways")
@@ -85,36 +77,39 @@ class ReportPaths:
 
 
 @dataclass(frozen=True)
-class _Plot:
-    file: str
-    figure: PageFigure
-    png: bytes
-
-
-@dataclass(frozen=True)
 class EvaluationReport:
     """The content of a report, independent of its output format.
 
     Attributes:
-      summary: the numbers of the evaluations.
-      tables: name -> table with numbers from `summary`.
+      notes: the caller's notes, the runs' notes, and warnings about the data.
+      runs: all evaluated checkpoints.
+      comparison: the comparison of the runs with the baseline; None if there is only one run.
+      tables: name -> table, for the tables that are not empty.
+      reliabilities: a row for each dataset and run, see `diagnosis.reliability_rows`.
       curves: the curves of the training runs.
     """
 
-    summary: Summary
+    title: str
+    notes: tuple[str, ...]
+    runs: tuple[EvaluatedRun, ...]
+    comparison: RunComparison | None
     tables: Mapping[str, ReportTable]
+    reliabilities: Sequence[Row]
     curves: Sequence[TrainingCurves]
+
+    def rows(self, name: str) -> Sequence[Row]:
+        """Returns the rows of a table; [] if the report does not have this table."""
+        return self.tables[name].rows if name in self.tables else []
 
     def lines(self, width: int | None = None) -> list[str]:
         """Formats the report for a terminal of `width` characters; None for no limit."""
-        summary, comparison = self.summary, self.summary.comparison
-        lines = [f"Note: {note}" for note in summary.notes] + headlines(summary.runs)
+        comparison = self.comparison
+        lines = [f"Note: {note}" for note in self.notes] + headlines(self.runs)
         if comparison:
             lines += legend_lines(comparison)
         else:
-            has_several_runs = len(summary.runs) > 1
-            letters = [f"{run.mark.letter} " if has_several_runs else "" for run in summary.runs]
-            lines += [letter + run.label for letter, run in zip(letters, summary.runs, strict=True)]
+            several = len(self.runs) > 1
+            lines += [f"{run.mark.letter} " * several + run.label for run in self.runs]
         for name, table in self.tables.items():
             value_columns = [column for column in table.columns if column.kind != "run"]
             is_shown = any(column.short for column in value_columns) and table.shown_rows
@@ -124,21 +119,21 @@ class EvaluationReport:
 
     def data(self) -> dict[str, Any]:
         """Returns the report's numbers as a JSON value; each table is a list of its rows."""
-        summary, comparison = self.summary, self.summary.comparison
+        comparison = self.comparison
         return {
             "schema": SCHEMA,
-            "title": summary.title,
-            "notes": list(summary.notes),
+            "title": self.title,
+            "notes": list(self.notes),
             "confidence": CONFIDENCE,
             "power": POWER,
-            "runs": [_make_run_record(run) for run in summary.runs],
+            "runs": [_make_run_record(run) for run in self.runs],
             "baseline": comparison and comparison.runs[comparison.baseline].name,
             **{name: table.records() for name, table in self.tables.items()},
             "calibration": [
                 {key: value for key, value in row.items() if key != MARK}
-                for row in summary.reliabilities
+                for row in self.reliabilities
             ],
-            "generation": [dataclasses.asdict(results) for results in summary.decoded],
+            "generation": decoded_results(self.runs),
         }
 
     def write(self, output_dir: Path) -> ReportPaths:
@@ -152,30 +147,32 @@ class EvaluationReport:
           UserError: if a file of scores or predictions cannot be read, or the output cannot be
             written.
         """
-        plots = _draw_plots(self.summary, self.curves)
         texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
         texts |= {table.file: table.csv() for table in self.tables.values() if table.file}
-        index, scripts = collect_examples(self.summary.runs)
-        page = render_page(
-            self.summary,
-            self.tables,
-            [plot.figure for plot in plots],
-            index=index,
-            scripts=scripts,
-            links=[(n, text) for n, text in _LINKS.items() if n in texts and self.summary.runs],
-            curves=self.curves,
+        rows = {name: self.rows(name) for name in ("datasets", "prompts", "metrics")}
+        plots = list_plots(
+            self.runs, rows, reliability_rows(self.runs), self.comparison, self.curves
         )
-        texts |= {} if are_embedded(scripts) else scripts
-        files = {plot.file: plot.png for plot in plots}
-        files |= {name: text.encode() for name, text in texts.items()}
-        files["report.html"] = page.encode()  # written last
+        index, examples = collect_examples(self.runs, rows["prompts"])
+        embeds = sum(map(len, examples)) <= EMBEDDED_BYTES
+        page = _render_page(self, plots, [*texts], index, examples if embeds else None)
+        if not embeds:
+            texts |= {
+                f"report_examples_{number}.js": f"t0Examples({number}, {script});\n"
+                for number, script in enumerate(examples)
+            }
+        pictures = {
+            f"{plot.name}.png": panels_png(plot.panels, legend=plot.legend, heading=plot.heading)
+            for plot in plots
+        }
+        files = pictures | {name: text.encode() for name, text in texts.items()}
         folder = any_path(output_dir)
-        _replace_files(files, folder)
+        _replace_files(files | {"report.html": page.encode()}, folder)
         return ReportPaths(
             html=folder / "report.html",
             json=folder / "report.json",
             csv=tuple(folder / name for name in texts if name.endswith(".csv")),
-            plots=tuple(folder / plot.file for plot in plots),
+            plots=tuple(folder / name for name in pictures),
         )
 
 
@@ -205,31 +202,62 @@ def read_report(
         a note with the reason.
 
     Raises:
-      UserError: if an input is missing or malformed, or if `must_compare` is set and the runs
-        cannot be compared.
+      UserError: if an input is missing or malformed, the overlap was computed for different rows
+        than the evaluations, or `must_compare` is set and the runs cannot be compared.
     """
     if not words and not metrics_paths:
         raise UserError("nothing to report on. Name results_<step>.json files, or --metrics.")
     named, position = read_named_runs(words, baseline=baseline) if words else ((), 0)
     curves = read_curves(metrics_paths)
-    summary = summarise(
-        named,
-        title=title,
-        notes=[*notes, *(note for run in curves for note in run.notes)],
-        overlap=read_overlap(overlap_path) if overlap_path else None,
-        baseline=position,
-        any_texts=any_texts,
-        must_compare=must_compare,
+    runs = tuple(run for model in named for run in model.checkpoints)
+    comparison, compared_notes = _compare_runs(
+        named, position, any_texts=any_texts, must_compare=must_compare
     )
-    tables = evaluation_tables(summary)
-    if summary.comparison:
-        tables |= comparison_tables(summary.comparison)
-    return EvaluationReport(summary, tables, curves)
+    tables = evaluation_tables(runs, read_overlap(overlap_path) if overlap_path else None)
+    tables += comparison_tables(comparison) if comparison else []
+    tables_by_name = {table.name: table for table in tables}
+    caller_notes = [*notes, *(note for run in curves for note in run.notes)]
+    all_notes = dict.fromkeys(
+        [*map(printable, caller_notes), *(n for run in runs for n in run.notes)]
+    )
+    metrics = tables_by_name["metrics"].rows if "metrics" in tables_by_name else []
+    return EvaluationReport(
+        title=printable(title or ("T0 evaluation" if runs else "Training runs")),
+        notes=(
+            *all_notes,
+            *_find_warnings(runs),
+            *compared_notes,
+            *_find_signature_warnings(metrics),
+        ),
+        runs=runs,
+        comparison=comparison,
+        tables=tables_by_name,
+        reliabilities=reliability_rows(runs),
+        curves=curves,
+    )
 
 
 def write_report(words: Sequence[str | Path], output_dir: Path, **options: Any) -> ReportPaths:
     """Reads a report with the options of `read_report`, and writes it."""
     return read_report(words, **options).write(output_dir)
+
+
+def _compare_runs(
+    named: Sequence[NamedRun], baseline: int, *, any_texts: bool, must_compare: bool
+) -> tuple[RunComparison | None, tuple[str, ...]]:
+    """Returns the comparison of the runs that have scores, and the notes about this comparison."""
+    compared = [run for run in named if must_compare or run.has_scores]
+    if len(compared) < 2 and not must_compare:
+        return None, ()
+    chosen = named[baseline]
+    position = compared.index(chosen) if chosen in compared else 0
+    try:
+        comparison = compare(compared, baseline=position, any_texts=any_texts)
+    except UserError as error:
+        if must_compare:
+            raise
+        return None, (f"The runs are not compared: {error}",)
+    return comparison, comparison.notes
 
 
 def _make_run_record(run: EvaluatedRun) -> dict[str, Any]:
@@ -242,110 +270,163 @@ def _make_run_record(run: EvaluatedRun) -> dict[str, Any]:
     }
 
 
-def _draw_plots(summary: Summary, curves: Sequence[TrainingCurves]) -> list[_Plot]:
-    runs = summary.runs
-    boxed = boxed_runs(runs)
-    all_boxed = len(boxed) == sum(bool(run.tasks) for run in runs)
-    last = "" if all_boxed else " Only the last checkpoint of each series is shown."
-    legend = run_legend(runs)
-    training_legend = curve_legend(curves, runs)
-    plots = [
-        _draw_plot(
-            _BOXES,
-            heading="Accuracy over prompts",
-            caption="Each point is one prompt: point at it, tap it, or choose a panel with "
-            "the tab key and move between points with the arrow keys. The box shows "
-            "quartiles and median, the diamond the mean. Dotted: chance. Dashed: published means "
-            f"over prompts of T0-3B and T0-11B.{last}",
-            panels=box_panels(summary),
-            legend=[legend[i] for i in boxed],
-        ),
-        _draw_plot(
-            _RELIABILITY,
-            heading="Calibration",
-            caption="Accuracy against confidence, the predicted choice’s share of the probability "
-            "of all choices, in ten bins over all prompts; a larger point has more examples. Below "
-            "the diagonal, a model is overconfident. ECE: the mean distance from the diagonal, "
-            f"with an interval that resamples each example together with all its prompts.{last}",
-            panels=reliability_panels(summary.reliabilities, boxed),
-            legend=[legend[i] for i in boxed],
-        ),
-        _draw_plot(
-            _STEPS,
-            heading="Accuracy against step",
-            caption="Mean over prompts, with the band between the quartiles.",
-            panels=step_panels(summary),
-            legend=_series_legend([run for run in runs if run.tasks], runs),
-        ),
-        _draw_plot(
-            _METRICS,
-            heading="Metrics against step",
-            caption="The tasks’ metrics of the decoded text.",
-            panels=metric_panels(summary),
-            limit=MOST_METRIC_PANELS,
-            legend=_series_legend([run for run in runs if run.decoded], runs),
-        ),
-        _draw_plot(
-            _CURVES,
-            heading="Training curves",
-            caption="As logged during training; long curves are smoothed, the raw values pale. "
-            "With dots: on held-out examples. Star: the best evaluation. Dotted line: the run was "
-            "stopped early. An axis of losses is logarithmic if they fall far.",
-            panels=curve_panels(curves, [colour for colour, _ in training_legend]),
-            legend=training_legend,
-        ),
-    ]
-    if summary.comparison:
-        plots.append(_draw_difference_plot(summary.comparison))
-    return [plot for plot in plots if plot is not None]
+# Warnings about the data.
 
 
-def _draw_difference_plot(comparison: RunComparison) -> _Plot | None:
-    legend = [
-        (run.mark.colour, f"{run.mark.letter}  {run.name}")
-        for position, run in enumerate(comparison.runs)
-        if position != comparison.baseline
+def _find_warnings(runs: Sequence[EvaluatedRun]) -> list[str]:
+    warnings = []
+    tied = [task.name for run in runs for task in run.tasks if _is_mostly_tied(task)]
+    if tied:
+        warnings.append(
+            f"In {len(tied)} of {sum(len(run.tasks) for run in runs)} evaluations of a task, "
+            "several choices tie for the highest score in most examples, so the accuracy means "
+            f"little: {_format_first_five(list(dict.fromkeys(tied)))}."
+        )
+    warnings += _find_absent_classes(runs)
+    for run in runs:
+        without_scores = sum(not task.scores for task in run.tasks)
+        if without_scores:
+            warnings.append(
+                f"{run.label}: {without_scores} of {len(run.tasks)} tasks have no per-example "
+                "scores next to the results, so they have no intervals, ties or examples."
+            )
+        if run.skipped:
+            warnings.append(
+                f"{run.label}: {len(run.skipped)} tasks have no accuracy and are left out: "
+                f"{_format_first_five(run.skipped)}."
+            )
+    return warnings
+
+
+def _find_absent_classes(runs: Sequence[EvaluatedRun]) -> list[str]:
+    """Returns a warning for each dataset with a prompt that has a class without examples."""
+    warnings: dict[str, dict[str, str]] = {}
+    for task in (task for run in runs for task in run.tasks):
+        scores = task.scores
+        if scores and scores.labels:
+            counts = Counter(scores.gold.tolist())
+            support = {name: counts[number] for number, name in enumerate(scores.labels)}
+            if warning := warn_of_absent_classes(support, task.dataset):
+                warnings.setdefault(task.dataset, {})[task.name] = warning
+    return [
+        f"{next(iter(by_task.values()))}"
+        + (f" (first of {len(by_task)} prompts)." if len(by_task) > 1 else ".")
+        for by_task in warnings.values()
     ]
-    return _draw_plot(
-        _DIFFERENCES,
-        heading=f"Intervals of the differences from {comparison.baseline_letter}",
-        caption="Thin: the 95 % interval for other examples and prompts; thick: for these "
-        "prompts only. A filled point is significant after adjustment over the table.",
-        panels=difference_panels(comparison),
-        legend=legend,
-        compares=True,
+
+
+def _format_first_five(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" ..." if len(names) > 5 else "")
+
+
+def _is_mostly_tied(task: RankedTask) -> bool:
+    return bool(task.scores) and task.scores.tied.mean() > 0.5
+
+
+def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
+    """Returns a warning for each metric that was computed differently for different runs."""
+    signatures: dict[tuple[str, str], set[str]] = {}
+    for row in metrics:
+        if not row["group"]:
+            signatures.setdefault((row["task"], row["metric"]), set()).add(str(row["signature"]))
+    return [
+        f"{task}: {metric} was computed in different ways "
+        f"({'; '.join(sorted(distinct))}): do not compare its values."
+        for (task, metric), distinct in signatures.items()
+        if len(distinct) > 1
+    ]
+
+
+# The page, and the files.
+
+
+def _render_page(
+    report: EvaluationReport,
+    plots: Sequence[Plot],
+    links: Sequence[str],
+    index: Sequence[Mapping[str, Any]],
+    examples: Sequence[str] | None,
+) -> str:
+    """Renders the HTML page.
+
+    Args:
+      report: the report.
+      plots: the report's plots.
+      links: the names of the report's CSV and JSON files.
+      index: the index of the examples, see `examples.collect_examples`.
+      examples: the examples of each record of the index as JSON; None if they are in scripts next
+        to the page.
+    """
+    from markupsafe import Markup
+
+    templates = _environment()
+    script = templates.get_template("script.js.j2").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    runs, datasets = report.runs, {row["dataset"] for row in report.rows("datasets")}
+    marks = [[run.mark.letter, run.mark.position % len(RUN_COLOURS)] for run in runs]
+    labels = [run.label for run in runs]
+    svgs = {
+        plot.name: [
+            Markup(panel_svg(panel, f"{plot.anchor}-{i}")) for i, panel in enumerate(plot.panels)
+        ]
+        for plot in plots
+    }
+    return templates.get_template("page.html.j2").render(
+        report=report,
+        runs=runs,
+        several=len(runs) > 1,
+        tables=report.tables,
+        decoded=decoded_results(runs),
+        group_table=lambda task: group_table(runs, task),
+        figures=plots,
+        svgs=svgs,
+        fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),
+        sources=[row for row in published_accuracies() if datasets & set(row["datasets"])],
+        held_out=held_out_means(runs),
+        all_held_out=len(held_out_titles()),
+        index={"runs": labels, "marks": marks, "groups": index} if index else None,
+        embedded=[Markup(text) for text in examples or ()],
+        loads_scripts=examples is None,
+        links=links,
+        training=report.curves,
+        training_rows=training_table(report.curves),
+        confidence=round(100 * CONFIDENCE),
+        script=Markup(script),
+        script_digest=digest,
     )
 
 
-def _series_legend(
-    shown: Sequence[EvaluatedRun], runs: Sequence[EvaluatedRun]
-) -> list[tuple[str, str]]:
-    """Returns (colour, text) for each series with at least one run in `shown`."""
-    series = {run.series for run in shown}
-    return [entry for name, entry in series_legend(runs).items() if name in series]
+def _make_breakable(name: str, signs: str = "/_|") -> Any:
+    """Escapes a name for HTML and allows line breaks after each of the `signs`."""
+    from markupsafe import Markup, escape
+
+    pieces = re.split(f"(?<=[{re.escape(signs)}])", name)
+    return Markup("<wbr>").join(escape(piece) for piece in pieces)
 
 
-def _draw_plot(
-    file: str,
-    *,
-    heading: str,
-    caption: str,
-    panels: Sequence[Panel],
-    legend: Sequence[tuple[str, str]],
-    limit: int = MOST_PANELS,
-    compares: bool = False,
-) -> _Plot | None:
+@functools.cache
+def _environment() -> Any:
+    """Returns the Jinja environment, which reads the templates in this package."""
+    import jinja2
     from markupsafe import Markup
 
-    if not panels:
-        return None
-    if len(panels) > limit:
-        caption += f" The first {limit} of {len(panels)}; the tables have all."
-        panels = panels[:limit]
-    anchor = file.removesuffix(".png").replace("_", "-")
-    svgs = tuple(Markup(panel_svg(panel, f"{anchor}-{i}")) for i, panel in enumerate(panels))
-    figure = PageFigure(anchor, heading, caption, svgs, tuple(legend), compares)
-    return _Plot(file, figure, panels_png(panels, legend=legend, heading=heading))
+    templates = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+    )
+    templates.filters |= {
+        "number": number,
+        "breakable": _make_breakable,
+        "axis_label": axis_label,
+        "value_of": lambda facts, key: fact(facts.get(key)),
+        "run_colour": lambda position: f"var(--run-{position % len(RUN_COLOURS)})",
+        "themed": themed,
+        "script_json": lambda value: Markup(script_json(value)),
+    }
+    return templates
 
 
 def _replace_files(files: Mapping[str, bytes], folder: Path) -> None:
@@ -359,6 +440,7 @@ def _replace_files(files: Mapping[str, bytes], folder: Path) -> None:
     remove_leftovers([str(folder)])  # left by a killed process
     for name, content in files.items():
         write_whole(str(folder / name), content)
-    outdated = {*_NOT_ALWAYS, *(path.name for path in folder.glob(PATTERN))} - set(files)
-    for name in outdated:
-        (folder / name).unlink(missing_ok=True)
+    for pattern in _NOT_ALWAYS:
+        for path in folder.glob(pattern):
+            if path.name not in files:
+                path.unlink(missing_ok=True)

@@ -8,7 +8,8 @@ r"""Renders a table in four formats, for the page, the terminal, CSV and JSON.
 
 The page renders a table with `data_table` of macros.html.j2. The page and the terminal show the
 table's `columns`. Functions such as `number`, `signed` and `interval` format their cells. CSV and
-JSON contain the values of the rows at full precision, under the names in the table's `fields`.
+JSON contain the values of the rows at full precision. If the rows have a key "label", the field
+"run" of CSV and JSON contains the label instead of the run's position.
 
 Texts are untrusted. If a spreadsheet would interpret a text as a formula, the text gets an
 apostrophe as prefix in CSV. An unknown value (None) is a dash on the page and in the terminal,
@@ -39,11 +40,6 @@ def number(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def count(value: int | None) -> str:
-    """Formats a count with thousands separators; None becomes a dash."""
-    return "–" if value is None else f"{value:,}"
-
-
 def signed(value: float, digits: int = 1) -> str:
     """Formats a number with a typographic plus or minus sign, which zero does not have.
 
@@ -64,19 +60,17 @@ def span(low: float, high: float, digits: int = 0) -> str:
     return texts[0] if low == high and not digits else "–".join(texts)
 
 
-def interval(row: Mapping[str, Any], kind: str = "interval") -> str:
+def interval(row: Row, kind: str = "interval", suffix: str = "") -> str:
     """Formats a row's interval as "low to high"; returns "" if the row has no interval.
 
     Args:
-      row: the row, with the keys `<kind>_low` and `<kind>_high`.
+      row: the row, with the keys `<kind>_low<suffix>` and `<kind>_high<suffix>`.
       kind: the prefix of the keys: "interval", "fixed" (the interval for only these prompts) or
         another prefix.
+      suffix: the end of the keys.
     """
-    ends = row[f"{kind}_low"], row[f"{kind}_high"]
-    if ends[0] is None:
-        return ""
-    low, high = (f"{end:.1f}".replace("-", "−") for end in ends)
-    return f"{low} to {high}"
+    low, high = row[f"{kind}_low{suffix}"], row[f"{kind}_high{suffix}"]
+    return "" if low is None else f"{low:.1f} to {high:.1f}".replace("-", "−")
 
 
 def p_value(p: float) -> str:
@@ -136,11 +130,6 @@ class ReportColumn:
     css: str = "n"
     kind: str = ""
 
-    @property
-    def is_text(self) -> bool:
-        """Whether the cells are texts, which are left-aligned."""
-        return self.css.startswith("t")
-
     def cell(self, row: Row) -> str:
         """Formats the cell of a row."""
         if self.kind == "run":
@@ -162,9 +151,6 @@ class ReportTable:
       rows: the rows, each a mapping from key to value.
       note: a text that the page shows above the table.
       file: the name of the table's CSV file; empty if the table has no CSV file.
-      fields: name in CSV and JSON -> key in the rows. By default, these are all keys of the rows.
-        If the rows have a key "label", the field "run" contains the label instead of the run's
-        position.
       nested: the fields with structured values, which JSON contains and CSV does not.
       long: whether the page shows only the first rows, together with a text field to filter all
         rows.
@@ -178,7 +164,6 @@ class ReportTable:
     rows: Sequence[Row]
     note: str = ""
     file: str = ""
-    fields: Mapping[str, str] | None = None
     nested: Sequence[str] = ()
     long: bool = False
     shown: Callable[[Row], bool] | None = None
@@ -191,15 +176,19 @@ class ReportTable:
     def records(self) -> list[dict[str, Any]]:
         """Returns the rows as JSON objects."""
         return [
-            {name: row[key] for name, key in self._list_fields(row).items()} for row in self.rows
+            {
+                key: row.get("label", value) if key == "run" else value
+                for key, value in row.items()
+                if key not in (MARK, "label")
+            }
+            for row in self.rows
         ]
 
     def csv(self) -> str:
         """Formats the rows as CSV, with a header."""
-        names = [
-            name for name in self._list_fields((self.rows or [{}])[0]) if name not in self.nested
-        ]
-        rows = [[escape_formula(record[name]) for name in names] for record in self.records()]
+        records = self.records()
+        names = [name for name in (records or [{}])[0] if name not in self.nested]
+        rows = ([escape_formula(record[name]) for name in names] for record in records)
         return "".join(separated_lines([names, *rows]))
 
     def lines(self, width: int | None = None) -> Iterator[str]:
@@ -208,15 +197,9 @@ class ReportTable:
         yield from table_lines(
             [column.short for column in columns],
             [[column.cell(row) for column in columns] for row in self.shown_rows],
-            right=[column.short for column in columns if not column.is_text],
+            right=[column.short for column in columns if column.css.startswith("n")],
             width=width,
         )
-
-    def _list_fields(self, row: Row) -> Mapping[str, str]:
-        # In rows with a label, "run" is the run's position. In files, "run" is the label instead.
-        position = {"run": "label"} if "label" in row else {}
-        keys = [key for key in row if key not in (MARK, *position, *position.values())]
-        return self.fields or position | {key: key for key in keys}
 
 
 def escape_formula(value: object) -> object:

@@ -149,6 +149,11 @@ def test_plan_prints_verdict_layout_and_times(capsys):
         assert part in out
 
 
+def test_plan_accepts_former_fast_flag_with_a_note(capsys):
+    assert cli.main(["plan", *SMALL, "--fast", "--json"]) == 0
+    assert "note: --fast is now the default" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -74,7 +74,7 @@ def test_reproduction_without_checkpoint_and_list_of_downloads(reproduce, tmp_pa
     done = reproduce("--downloads", checkpoint=None, data=tmp_path)
     assert done.status == 0
     assert done.out.count("# ") == 12  # of Story Cloze also how to ask for it
-    assert f'mkdir -p {tmp_path}/anli/default && python -c "import datasets' in done.out
+    assert f"mkdir -p {tmp_path}/anli/default && python -c 'import datasets" in done.out
 
 
 @pytest.mark.exhaustive

@@ -1,11 +1,12 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
-from t0.reports import accuracies, read_named_runs, read_runs, summarise
+from t0.reports import accuracies, read_report, read_runs
 from t0.reports.diagnosis import diagnose
 from t0.reports.example_scores import ExampleScores
 
@@ -35,13 +36,13 @@ def test_prompt_spread_quartiles_by_hand():
 
 def test_confidence_interval_of_one_prompt_is_wilsons():
     right = np.random.default_rng(3).random(56) < 0.6
-    found = accuracies.accuracy(accuracies.shared_grid([[scores(right)]]), 0)
+    found = accuracies.accuracy([accuracies.shared_grid([[scores(right)]])], 0)
     wanted = stats.binomtest(int(right.sum()), 56).proportion_ci(method="wilson")
-    assert (found.low, found.high) == pytest.approx((100 * wanted.low, 100 * wanted.high))
+    assert (found["low"], found["high"]) == pytest.approx((100 * wanted.low, 100 * wanted.high))
     # Of rows that share documents it is wider: 14 documents say less than 56 examples.
     several = scores(np.repeat(right[:14], 4), documents=np.repeat(np.arange(14), 4).astype(str))
-    wider = accuracies.accuracy(accuracies.shared_grid([[several]]), 0)
-    assert wider.high - wider.low > 1.5 * (found.high - found.low)
+    wider = accuracies.accuracy([accuracies.shared_grid([[several]])], 0)
+    assert wider["high"] - wider["low"] > 1.5 * (found["high"] - found["low"])
 
 
 def test_shared_grid_has_the_rows_that_all_runs_scored():
@@ -67,7 +68,7 @@ def test_accuracy_gap_equals_paired_t_test():
     a = np.array([True] * 30 + [False] * 70)
     b = np.array([True] * 50 + [False] * 50)
     grid = accuracies.shared_grid([[scores(a), scores(a)], [scores(b), scores(b)]])
-    found = accuracies.gap(grid, 0, 1)
+    found = SimpleNamespace(**accuracies.gap([grid], 0, 1))
     wanted = stats.ttest_1samp(b.astype(float) - a, 0)
     assert (found.examples, found.prompts) == (100, 2)
     assert found.difference == pytest.approx(20)
@@ -77,7 +78,7 @@ def test_accuracy_gap_equals_paired_t_test():
     # The two prompts agree in all: nothing is known of other prompts that these do not say.
     assert found.interval_low <= found.fixed_low and 10 < found.detectable < 40
     assert found.correlation == pytest.approx(np.corrcoef(a, b)[0, 1])
-    other = accuracies.mean_gap([found, found])
+    other = SimpleNamespace(**accuracies.gap([grid, grid], 0, 1))
     assert other.difference == pytest.approx(20)
     width = found.interval_high - found.interval_low
     assert other.interval_high - other.interval_low < width
@@ -89,7 +90,7 @@ def test_confidence_interval_over_seeds_is_wider():
     seeds = [[scores(easy < level) for _ in range(3)] for level in (0.5, 0.6, 0.4)]
     grid = accuracies.shared_grid([seeds, [scores(easy < 0.5)] * 3])
     assert grid.right[0].shape == (3, 3, 200)
-    several, alone = accuracies.accuracy(grid, 0), accuracies.accuracy(grid, 1)
+    several, alone = (SimpleNamespace(**accuracies.accuracy([grid], run)) for run in (0, 1))
     assert several.mean == pytest.approx(alone.mean, abs=4)
     assert several.fixed_high - several.fixed_low > 1.5 * (alone.fixed_high - alone.fixed_low)
 
@@ -104,13 +105,14 @@ def test_report_notes_excluded_examples_and_adjusts_p_values(evaluation):
                 line["inputs"] = f"{word if line['idx'] < 3 else ''} row {line['idx']}"
             made.add(f"{name}_1", dataset, "one", lines)
         paths.append(made.write())
-    summary = summarise(read_named_runs(paths)[0])
-    found = [one for row in summary.comparison.datasets for one in row.differences]
-    assert [one.gap.examples for one in found] == [37, 37]
-    assert [one.adjusted for one in found] == pytest.approx(
-        stats.false_discovery_control([one.gap.p_value for one in found])
+    report = read_report(paths)
+    _, *rows = report.comparison.rows  # the first is the mean
+    found = [one for row in rows for one in row.differences.values()]
+    assert [one["examples"] for one in found] == [37, 37]
+    assert [one["adjusted_p_value"] for one in found] == pytest.approx(
+        stats.false_discovery_control([one["p_value"] for one in found])
     )
-    assert any("rte_1: 3 examples have different inputs" in note for note in summary.notes)
+    assert any("rte_1: 3 examples have different inputs" in note for note in report.notes)
 
 
 def test_example_scores_have_documents_and_texts(evaluation):
@@ -127,6 +129,7 @@ def test_diagnosis_of_ties_entropy_and_calibration(evaluation):
     made = evaluation().add("rte_1", "super_glue/rte", "one", tied + decided)
     (run,) = read_runs([made.write()])
     found = diagnose(run.tasks[0].scores)
-    assert (run.tasks[0].accuracy, found.without_ties, found.entropy) == (75.0, 50.0, 0.0)
-    calibration = found.calibration
-    assert calibration.low <= calibration.error <= calibration.high
+    assert run.tasks[0].accuracy == 75.0
+    assert (found["accuracy_without_ties"], found["entropy_bits"]) == (50.0, 0.0)
+    low, high = found["calibration_interval"]
+    assert low <= found["calibration_error"] <= high

@@ -14,7 +14,7 @@ import subprocess
 import pytest
 from made_up_evaluations import Evaluation, random_lines
 
-from t0.reports import page, report, write_report
+from t0.reports import report, write_report
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 
@@ -76,7 +76,7 @@ def html(tmp_path_factory):
         made.add("sciq_a", "sciq", EVIL, random_lines(30, [4], 9), group="training")
         paths.append(made.write())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "EMBEDDED_BYTES", 0)
+        patch.setattr(report, "EMBEDDED_BYTES", 0)
         patch.setattr(report, "panels_png", lambda *_, **__: b"")
         return write_report(paths, folder / "out").html
 

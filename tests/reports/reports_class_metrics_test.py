@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 from t0.absent_classes import warn_of_absent_classes
 from t0.cli import main as t0_main
 from t0.reports import read_report
-from t0.reports.class_metrics import MEANS, measure_classes
+from t0.reports.diagnosis import CLASS_MEANS, average_classes, measure_classes
 
 KINDS = ["billing", "technical", "other"]
 
@@ -42,7 +42,7 @@ def tickets(evaluation):
 def test_class_metrics_agree_with_sklearn(seed):
     rng = np.random.default_rng(seed)
     gold, predicted = rng.integers(0, 3, 40), rng.integers(0, 4, 40)
-    ours = measure_classes(gold, predicted, ("a", "b", "c", "d")).means
+    ours = average_classes(measure_classes(gold, predicted, ("a", "b", "c", "d")))
     occurring = np.unique(gold)
     expected = sklearn_metrics.f1_score(gold, predicted, labels=occurring, average="macro")
     assert ours["macro_f1"] == pytest.approx(100 * expected)
@@ -94,7 +94,7 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     }
     prompts = {row["prompt"]: row for row in content["prompts"]}
     assert prompts["say"]["balanced_accuracy_percent"] == 75.0
-    assert [prompts["a"][f"{name}_percent"] for name in MEANS] == [None] * 3
+    assert [prompts["a"][f"{name}_percent"] for name in CLASS_MEANS] == [None] * 3
     page = (tmp_path / "out" / "report.html").read_text()
     assert '<section id="classes">' in page
     assert '<section id="class_means">' in page
@@ -125,6 +125,6 @@ def test_names_that_the_user_typed_are_shown(evaluation):
         for n, name in enumerate(names)
     ]
     report = read_report(runs)
-    assert [run.name for run in report.summary.runs] == [
+    assert [run.name for run in report.runs] == [
         "tickets/model", "bigscience/T0_3B", "t0_3b", "other", "m4",
     ]  # fmt: skip

@@ -8,8 +8,10 @@ from scipy import stats
 
 from t0.errors import UserError
 from t0.reports import comparison, read_report
+from t0.reports.accuracies import crossed_gap
 from t0.reports.comparison import legend_lines, tied_letters
 from t0.reports.named_runs import notes_on, read_named_runs
+from t0.reports.statistics import RANDOM
 
 
 def compare(words, **options):
@@ -35,29 +37,32 @@ def alike(evaluation, **skills):
 def test_comparison_of_clear_difference_and_tied_runs(evaluation):
     words = alike(evaluation, weak=0.0, good=3.0, same=3.05)
     found = compare(words)
-    for row in (*found.datasets, found.mean):
-        assert row.tied == ((0,), (1, 2))
+    for row in found.rows:
+        assert row.tied == [(0,), (1, 2)]
         assert [tied_letters(row, run) for run in range(3)] == ["b", "a", "a"]
-        assert all(one.is_significant and one.gap.difference > 20 for one in row.differences)
-    gaps = [one for row in found.datasets for one in row.differences]
-    assert [one.adjusted for one in gaps] == pytest.approx(
-        stats.false_discovery_control([one.gap.p_value for one in gaps])
+        gaps = row.differences.values()
+        assert all(one["adjusted_p_value"] < 0.05 and one["difference"] > 20 for one in gaps)
+    mean, *datasets = found.rows
+    assert mean.title == "Mean of 2 datasets"
+    gaps = [one for row in datasets for one in row.differences.values()]
+    assert [one["adjusted_p_value"] for one in gaps] == pytest.approx(
+        stats.false_discovery_control([one["p_value"] for one in gaps])
     )
-    rte = next(row for row in found.datasets if row.title == "RTE")
+    rte = next(row for row in datasets if row.title == "RTE")
     assert rte.number_of_examples == 80 and len(rte.prompts[1]) == 4
-    assert rte.won[1] > rte.lost[1]
+    assert rte.differences[1]["won"] > rte.differences[1]["lost"]
     # The same runs with the last as the baseline: the signs change, what is tied does not.
     other = compare(words, baseline=2)
-    assert other.datasets[0].tied == found.datasets[0].tied
-    assert other.datasets[0].differences[0].gap.difference < -20
-    assert not other.datasets[0].differences[1].is_significant
+    assert other.rows[1].tied == datasets[0].tied
+    assert other.rows[1].differences[0]["difference"] < -20
+    assert other.rows[1].differences[1]["adjusted_p_value"] > 0.05
 
 
 def test_comparison_of_equal_runs_finds_no_difference(evaluation):
     words = [model(evaluation, "one", 1.0), model(evaluation, "two", 1.0)]
     found = compare(words)
-    gaps = [one.gap for row in found.datasets for one in row.differences]
-    assert all(gap.p_value == 1 and gap.difference == 0 for gap in gaps)
+    gaps = [one for row in found.rows for one in row.differences.values()]
+    assert all(gap["p_value"] == 1 and gap["difference"] == 0 for gap in gaps)
     assert "no two runs differ significantly on any dataset" in legend_lines(found)
 
 
@@ -77,8 +82,8 @@ def test_comparison_averages_seeds(evaluation):
         [t.accuracy for t in run.tasks if t.dataset == "super_glue/rte"]
         for run in contenders[0].seeds
     ]
-    rte = next(row for row in found.datasets if row.title == "RTE")
-    assert rte.accuracies[0].mean == pytest.approx(sum(map(sum, tasks)) / 8)
+    rte = next(row for row in found.rows if row.title == "RTE")
+    assert rte.accuracies[0]["mean"] == pytest.approx(sum(map(sum, tasks)) / 8)
     assert all(prompt["first_only"] is None for prompt in rte.prompts[1])
     assert any("mean of 2 seeds" in line for line in legend_lines(found))
 
@@ -92,8 +97,8 @@ def test_comparison_notes_what_runs_do_not_share(evaluation):
     second = evaluation("second", vocabulary_sha256="b").add("rte_0", "super_glue/rte", "0", lines)
     first.run["vocabulary_sha256"] = "a"
     found = compare([str(first.write()), str(second.write())])
-    (rte,) = found.datasets
-    assert (rte.number_of_prompts, rte.number_of_examples) == (1, 39) and found.mean is None
+    (rte,) = found.rows  # without a mean over datasets
+    assert (rte.number_of_prompts, rte.number_of_examples) == (1, 39)
     said = "\n".join(found.notes)
     assert "different vocabularies" in said and "(first, step 100: a; second, step 100: b)" in said
     assert (
@@ -112,10 +117,10 @@ def test_comparison_of_other_prompt_versions_drops_examples(evaluation):
             line["inputs"] = f"{line['idx']}  in the {name if line['idx'] < 10 else 'same'} words"
         paths.append(str(evaluation(name).add("rte_0", "super_glue/rte", "0", lines).write()))
     found = compare(paths)
-    assert found.datasets[0].number_of_examples == 20
+    assert found.rows[0].number_of_examples == 20
     assert any("rte_0: 10 examples have different inputs" in note for note in found.notes)
     every = compare(paths, any_texts=True)
-    assert every.datasets[0].number_of_examples == 30
+    assert every.rows[0].number_of_examples == 30
     assert any("compared nonetheless" in note for note in every.notes)
 
 
@@ -128,10 +133,10 @@ def test_comparison_interval_is_wider_with_shared_documents(evaluation):
                 line |= dict.fromkeys(field, f"{line['idx'] // 6}")
             folder = f"{name}{len(field)}"
             made.append(str(evaluation(folder).add("rte_0", "super_glue/rte", "0", lines).write()))
-    alone, together = (compare(p).datasets[0].differences[0].gap for p in (paths, grouped))
-    assert alone.difference == together.difference
-    degrees = [float(one.estimates[0].degrees) for one in (together, alone)]
-    assert degrees == pytest.approx([9, 59])
+    alone, together = (compare(p).rows[0] for p in (paths, grouped))
+    assert alone.differences[1]["difference"] == together.differences[1]["difference"]
+    gaps = (crossed_gap(row.grids[0], RANDOM, 0, 1) for row in (together, alone))
+    assert [float(gap.degrees) for gap in gaps] == pytest.approx([9, 59])
 
 
 def refused(words):
@@ -161,7 +166,7 @@ def test_comparison_of_incompatible_runs_is_refused(evaluation, tmp_path):
     assert "share no example of any prompt" in refused([plain, str(other)])
     bare = evaluation("bare").add("x", "sciq", "x", random_lines(9, [2], 1), with_scores=False)
     message = refused([plain, str(bare.write())])
-    assert "no per-example scores" in message and "scores/<task>_100.jsonl" in message
+    assert "no per-example scores" in message and "scores/<task>_<step>.jsonl" in message
     assert "evaluate again" in message
 
 

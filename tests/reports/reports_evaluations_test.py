@@ -8,7 +8,7 @@ from made_up_evaluations import SIGNATURE, Decoded, change, example_line
 from t0.errors import UserError
 from t0.reports.evaluations import read_predictions, read_runs
 from t0.reports.result_files import find_results
-from t0.reports.training_curves import curve_legend, read_curves
+from t0.reports.training_curves import read_curves
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ BAD_RESULTS = {
     "no dataset": (lambda c: c["tasks"]["rte_a"].pop("dataset"), "'dataset' is missing"),
     "examples as text": (
         lambda c: c["tasks"]["rte_a"].update(examples="4"),
-        "'examples' must be int",
+        "'examples' must be a count",
     ),
     "excluded not counted": (lambda c: c["tasks"]["rte_a"].update(excluded={"x": -1}), "a count"),
     "task not an object": (lambda c: c["tasks"].update(x=3), "must be an object"),
@@ -48,7 +48,7 @@ BAD_RESULTS = {
     "other scores by count": (lambda c: c["tasks"]["rte_a"].update(examples=5), "has 4"),
     "other scores by accuracy": (
         lambda c: c["tasks"]["rte_a"]["metrics"].update(accuracy=75.0),
-        "gives 50 %",
+        "gives 50. The files",
     ),
     "notes not texts": (lambda c: c["run"].update(notes="toy"), "list of texts"),
 }
@@ -101,7 +101,10 @@ def test_results_folders_are_searched_and_labels_are_unique(evaluation):
     copy.mkdir()
     (copy / "results_900.json").write_bytes(paths[1].read_bytes())
     labels = [run.label for run in read_runs([paths[1], copy])]
-    assert labels == ["tiny, step 900 (eval)", "tiny, step 900 (eval2)"]
+    assert labels == [
+        "tiny, step 900 (eval/results_900.json)",
+        "tiny, step 900 (eval2/results_900.json)",
+    ]
 
 
 def test_run_labels_of_equal_folder_names_use_longer_paths(tmp_path):
@@ -119,10 +122,6 @@ def test_run_labels_of_equal_folder_names_use_longer_paths(tmp_path):
     assert [run.name for run in runs] == names
     curves = read_curves([path.parents[1] for path in paths])
     assert [curve.label for curve in curves] == names
-    # Read alone its label is shorter, and still it has the colour of its checkpoints.
-    (alone,) = read_curves([tmp_path / "out/qa/model"])
-    ((colour, label),) = curve_legend([alone], runs)
-    assert (colour, label) == (curve_legend(curves, runs)[1][0], "model")
 
 
 @pytest.mark.parametrize("make", [lambda p: p / "absent.json", lambda p: p], ids=["file", "folder"])
@@ -178,7 +177,7 @@ BAD_DECODED = {
         lambda t: t["mt_en_de"].update(predictions="/etc/x"),
         "below the folder of the results",
     ),
-    "signatures as a list": (lambda t: t["mt_en_de"].update(signatures=[]), "must be dict"),
+    "signatures as a list": (lambda t: t["mt_en_de"].update(signatures=[]), "must be an object"),
 }
 
 
@@ -187,7 +186,7 @@ def test_decoded_results_that_are_invalid_are_refused(decoded, name):
     edit, message = BAD_DECODED[name]
     with pytest.raises(UserError, match=message) as caught:
         read_runs([change(decoded, lambda content: edit(content["tasks"]))])
-    assert f"{decoded}: task 'mt_en_de'" in str(caught.value)
+    assert str(caught.value).startswith(f"{decoded}: task") and "'mt_en_de'" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from t0.errors import UserError
-from t0.reports import read_runs, summarise
+from t0.reports import read_report, read_runs
 from t0.reports.comparison import compare
-from t0.reports.example_browser import collect_examples
+from t0.reports.examples import collect_examples
 from t0.reports.named_runs import notes_on, read_named_runs
 from t0.scoring.results import WITH_EOS
 
@@ -86,19 +86,17 @@ def test_lm_eval_run_facts_and_warnings():
 def test_lm_eval_and_own_results_are_compared():
     folders = [str(RECORDED / name) for name in ("ours", "theirs")]
     runs = read_runs([RECORDED / "ours", RECORDED / "theirs"])
-    assert any(
-        "Such models need transformers 4" in note
-        for note in summarise(read_named_runs(folders)[0]).notes
-    )
+    assert any("Such models need transformers 4" in note for note in read_report(folders).notes)
     index, scripts = collect_examples(runs)
     assert [entry["name"] for entry in index] == ["film", "weather"]
     # One record for both runs: they scored the same texts.
     (film,) = index[0]["tasks"]
     assert film["examples"] == 4
-    assert "a dull film 0 Good or bad?" in scripts["report_examples_0.js"]
+    assert "a dull film 0 Good or bad?" in scripts[0]
     found = compare(read_named_runs(folders)[0])
-    gaps = [one.gap for dataset in found.datasets for one in dataset.differences]
-    assert [(gap.difference, gap.examples) for gap in gaps] == [(0.0, 4), (0.0, 6)]
+    gaps = [one for row in found.rows for one in row.differences.values()]
+    # The mean, and the two datasets.
+    assert [(gap["difference"], gap["examples"]) for gap in gaps] == [(0, 10), (0, 4), (0, 6)]
 
 
 def test_lm_eval_comparison_notes_run_without_eos(theirs):
@@ -137,7 +135,7 @@ def without_row(record):
         (without_likelihoods, "must have a log-likelihood for each of the 2 choices, got ['rain']"),
         (one_missing, "Run lm_eval again on the exported tasks"),
         (not_a_number, "'filtered_resps' must have a log-likelihood"),
-        (without_row, "'idx' must be a whole number from 0, got -2"),
+        (without_row, "'idx' must be a count, got -2"),
     ],
 )
 def test_lm_eval_damaged_samples_name_file_line_and_remedy(theirs, edit, told):

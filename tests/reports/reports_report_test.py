@@ -128,11 +128,11 @@ def test_report_of_decoded_results_only(folder, tmp_path, capsys):
     assert {"metrics_by_step.png", "report_metrics.csv"} < names
     assert "accuracy.png" not in names
     page = (out / "report.html").read_text()
-    assert "<title>Evaluation</title>" in page
+    assert "<title>T0 evaluation</title>" in page
     assert 'id="generation"' in page
     assert all(f'id="{name}"' not in page for name in ("datasets", "prompts", "method", "answer"))
     assert SIGNATURE.replace("|", "|<wbr>") in page
-    assert "data to text" in page
+    assert "data_to_text" in page
 
 
 @pytest.mark.usefixtures("rough_pictures")

@@ -58,7 +58,7 @@ def test_untrusted_text_stays_text_in_the_page(evil_page):
 
 @pytest.mark.usefixtures("rough_pictures")
 def test_untrusted_text_stays_text_in_separate_scripts(evil_page, tmp_path, monkeypatch):
-    monkeypatch.setattr("t0.reports.page.EMBEDDED_BYTES", 0)
+    monkeypatch.setattr("t0.reports.report.EMBEDDED_BYTES", 0)
     results = evil_page.html.parent.parent / "evil"
     out = write_report([results], tmp_path / "beside").html.parent
     text = (out / "report_examples_0.js").read_text()
@@ -166,7 +166,7 @@ def test_error_message_escapes_control_characters(tmp_path, capsys):
     with pytest.raises(SystemExit):
         t0_main.main(["report", f"no\x1b[2J\r{path}", "--output", str(tmp_path / "out")])
     message = capsys.readouterr().err
-    assert f"task '{SHOWN}' must be an object" in message
+    assert f"tasks: '{SHOWN}' must be an object" in message
     assert r"no\x1b[2J\r" in message
     assert not UNPRINTABLE.search(message)
     assert "\r" not in message
@@ -212,11 +212,11 @@ def test_deeply_nested_json_error_message_is_one_line(tmp_path, nested):
 
 def test_results_with_huge_integers_are_refused(folder, evaluation):
     lines = [example_line(10**30, [-1.0, -2.0], 0)]
-    with pytest.raises(UserError, match="'idx' must be a whole number"):
+    with pytest.raises(UserError, match="'idx' must be a count"):
         read_runs([evaluation().add("a", "sciq", "q", lines).write()])
     lines = [example_line(1, [-1.0, -(10**400)], 0, prediction=0)]
-    with pytest.raises(UserError, match="must be a finite number of nats"):
+    with pytest.raises(UserError, match="must be a finite number"):
         read_runs([evaluation("other").add("a", "sciq", "q", lines).write()])
     path = Decoded(folder, step=1).add("a", {"em": 10**400}, [], examples=10**30).write()
-    with pytest.raises(UserError, match="'examples' must be int"):
+    with pytest.raises(UserError, match="'examples' must be an integer"):
         read_runs([path])

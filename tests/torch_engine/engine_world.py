@@ -21,7 +21,7 @@ IMPORTED_WITH_TRANSFORMERS = (
     "t0.scoring.evaluate",
     "t0.seqio_tasks",
     "t0.torch.transformers_model",
-    "t0.reports.page",
+    "t0.reports.report",
     "transformers.generation.utils",
     "transformers.models.auto.modeling_auto",
     "transformers.models.bart.modeling_bart",

@@ -5,25 +5,20 @@ import pytest
 from made_up_evaluations import SIGNATURE, change, example_line, random_lines, recipes_decoded
 from parsed_pages import table_texts
 
-from t0.reports import read_named_runs, write_report
+from t0.reports import read_named_runs, read_report, write_report
+from t0.reports.evaluation_tables import decoded_results, group_table
 from t0.reports.held_out import (
     held_out_titles,
     published_accuracies,
     published_mean,
     published_means,
 )
-from t0.reports.summary import CATEGORY, PART, group_values
-from t0.reports.summary import summarise as summarise_runs
-
-
-def summarise(paths):
-    named, _ = read_named_runs(paths)
-    return summarise_runs(named)
+from t0.reports.tables import MARK
 
 
 def test_summary_rows_equal_independent_computation(two_runs):
-    summary = summarise(two_runs)
-    runs, rows = summary.runs, [SimpleNamespace(**row) for row in summary.datasets]
+    summary = read_report(two_runs)
+    runs, rows = summary.runs, [SimpleNamespace(**row) for row in summary.rows("datasets")]
     names = [(row.dataset, row.run) for row in rows]
     assert names == [
         (d, r) for d in ("super_glue/copa", "super_glue/rte", "dream/hop") for r in (0, 1)
@@ -41,58 +36,60 @@ def test_summary_rows_equal_independent_computation(two_runs):
 def test_summary_counts_are_integers_and_unknown_values_are_none(evaluation):
     made = evaluation().add("a", "sciq", "q", random_lines(9, [4], 1), excluded={"cut": 2})
     made.add("b", "sciq", "r", random_lines(9, [4], 2), with_scores=False, excluded={"cut": 1})
-    summary = summarise([made.write()])
-    (dataset,) = (SimpleNamespace(**row) for row in summary.datasets)
+    summary = read_report([made.write()])
+    (dataset,) = (SimpleNamespace(**row) for row in summary.rows("datasets"))
     assert (dataset.prompts, dataset.fewest_examples, dataset.ties) == (2, 9, 0)
     # One prompt has no scores: its interval is unknown, and that of the mean.
     assert (dataset.interval_low, dataset.truncated_targets) == (None, None)
     assert (dataset.excluded, dataset.excluded_reasons) == (3, {"cut": 3})
-    with_scores, without = (SimpleNamespace(**row) for row in summary.prompts)
-    assert with_scores.interval_low < with_scores.accuracy < with_scores.interval_high
-    assert (without.interval_low, without.ties, without.chance) == (None, None, None)
+    with_scores, without = (SimpleNamespace(**row) for row in summary.rows("prompts"))
+    assert with_scores.interval_low_percent < with_scores.accuracy_percent
+    assert (without.interval_low_percent, without.ties, without.chance_percent) == (None,) * 3
     assert type(without.examples) is int
 
 
 def test_summary_compares_against_the_first_run(two_runs):
-    summary = summarise(two_runs)
-    (rte,) = [row for row in summary.comparison.datasets if row.dataset == "super_glue/rte"]
-    (gap,) = [one.gap for one in rte.differences]
-    first, second = [r["mean"] for r in summary.datasets if r["dataset"] == "super_glue/rte"]
+    summary = read_report(two_runs)
+    (rte,) = [row for row in summary.comparison.rows if row.dataset == "super_glue/rte"]
+    (gap,) = (SimpleNamespace(**one) for one in rte.differences.values())
+    first, second = [
+        r["mean"] for r in summary.rows("datasets") if r["dataset"] == "super_glue/rte"
+    ]
     assert gap.difference == pytest.approx(second - first, abs=1e-4)
     assert gap.interval_low <= second - first <= gap.interval_high
     assert gap.prompts == len(rte.prompts[1]) == 4
-    assert summarise(two_runs[:1]).comparison is None
+    assert read_report(two_runs[:1]).comparison is None
 
 
 def test_summary_baseline_is_the_first_ranked_run(two_runs, tmp_path):
     decoded = recipes_decoded(tmp_path / "other" / "eval", 5, 1.0).write()
-    comparison = summarise([decoded, *two_runs]).comparison
+    comparison = read_report([decoded, *two_runs]).comparison
     assert comparison.baseline == 0
     assert [run.mark.letter for run in comparison.runs] == ["B", "C"]
-    assert summarise([decoded, two_runs[0]]).comparison is None
+    assert read_report([decoded, two_runs[0]]).comparison is None
 
 
 def test_summary_joins_checkpoints_of_one_model(evaluation, two_runs):
     for step in (20, 10):
         path = evaluation(step=step).add("a", "sciq", "a", random_lines(9, [4], step)).write()
-    summary = summarise([path.parent / "results_10.json", two_runs[0], path.parent])
+    words = [path.parent / "results_10.json", two_runs[0], path.parent]
+    summary = read_report(words)
     assert [run.mark.letter for run in summary.runs] == ["A.1", "A.2", "B"]
-    assert [run.name for run in summary.named] == ["tiny, step 20", "first, step 100"]
+    assert [run.name for run in read_named_runs(words)[0]] == ["tiny, step 20", "first, step 100"]
     *absent, note = summary.notes
     assert all("has no example of the class 'choice " in one for one in absent)
     assert note.startswith("The runs are not compared: these runs share no example")
 
 
 def test_summary_metrics_of_tasks_categories_and_parts(decoded):
-    summary = summarise([decoded])
-    categories = group_values(summary.metrics, "sni_def_pos_2", CATEGORY)
-    assert [group for group, _, _ in categories] == ["data_to_text", "textual_entailment"]
-    assert categories[0] == ("data_to_text", 0, (29.0, 47.5))
-    parts = group_values(summary.metrics, "sni_def_pos_2", PART)
-    assert [group for group, _, _ in parts] == ["task1300_rte_weather", "task1301_rte_weather"]
-    assert group_values(summary.metrics, "mt_en_de", CATEGORY) == []
-    (instructions, *_) = summary.decoded
-    assert instructions.metrics == ("exact_match", "rougeL")
+    (run,) = runs = read_report([decoded]).runs
+    groups = group_table(runs, "sni_def_pos_2").rows
+    names = ["data_to_text", "textual_entailment", "task1300_rte_weather", "task1301_rte_weather"]
+    assert [row["group"] for row in groups] == names
+    values = {"metric exact_match": 29.0, "metric rougeL": 47.5}
+    assert groups[0] == {"group": "data_to_text", "label": run.label, MARK: run.mark} | values
+    assert group_table(runs, "mt_en_de").rows == []
+    assert decoded_results(runs)[0]["metrics"] == ["exact_match", "rougeL"]
 
 
 def test_published_accuracies_cover_the_held_out_datasets():
@@ -106,7 +103,7 @@ def test_published_accuracies_cover_the_held_out_datasets():
         assert published_mean([*rounds[:2], "super_glue/rte"], model) is None
         others = [published_mean([name], model) for name in held_out_titles() if name not in rounds]
         assert (sum(others) + anli) / 9 == pytest.approx(average, abs=0.06)
-    assert all(row.source for row in published_accuracies())
+    assert all(row["source"] for row in published_accuracies())
 
 
 def test_summary_warns_of_different_bleu_signatures(folder, tmp_path):
@@ -114,9 +111,9 @@ def test_summary_warns_of_different_bleu_signatures(folder, tmp_path):
     second = recipes_decoded(tmp_path / "other" / "eval", 1000, 1.0).write()
     other = {"bleu": SIGNATURE.replace("13a", "intl")}
     change(second, lambda content: content["tasks"]["mt_en_de"].update(signatures=other))
-    (note,) = summarise([first, second]).notes
+    (note,) = read_report([first, second]).notes
     assert note.startswith("mt_en_de: bleu was computed in different ways")
-    assert summarise([first]).notes == ()
+    assert read_report([first]).notes == ()
     assert (
         "do not compare its values"
         in write_report([first, second], tmp_path / "o").html.read_text()
