@@ -1,6 +1,6 @@
 """Writes, describes, publishes and reads the files of a cache in SeqIO's layout.
 
-    outcome = join_parts(JoinParts(spec, parts, infos, options, seqio_version))
+    outcome = join_parts(JoinParts(spec, parts, infos, options))
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
     publish(staging, final, manifest, replace=False)  # False: another run published first
 
@@ -11,9 +11,7 @@ name). `publish` writes `COMPLETED` into it and renames it to the task's directo
 the same output directory never share a file. The first run that finishes a task publishes it.
 
 If the output is an object store, a run writes the files on this machine, and then uploads them
-under their final names. If the disk is almost full, it writes them directly into the object store
-(`t0.caching.uploads`). `COMPLETED` is written last, when all files have arrived with their full
-sizes.
+under their final names. `COMPLETED` is written last, when all files have arrived.
 
 SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
 checksums that `verify` compares:
@@ -69,6 +67,7 @@ from t0.files import (
 )
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
+from t0.machine import installed_version
 
 COMPLETED = "COMPLETED"
 # The record of a cache's inputs; see `t0.caching.provenance`.
@@ -278,7 +277,7 @@ def join_parts(job: JoinParts) -> SplitOutcome:
       OutputError: if they cannot be written.
     """
     spec, split = job.spec, job.spec.split
-    directory = job.directory or split.directory
+    directory = split.directory
     make_directory(directory)
     with ExitStack() as stack:
         with writing(directory):
@@ -295,7 +294,8 @@ def join_parts(job: JoinParts) -> SplitOutcome:
     info = {
         "features": _features(job),
         "num_shards": len(written),
-        "seqio_version": job.seqio_version,
+        # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
+        "seqio_version": installed_version("seqio", "seqio-nightly"),
     }
     descriptions = {f"info.{split.name}.json": info, f"stats.{split.name}.json": stats}
     if spec.row_source and all(record_rows.MASK in part for part in job.infos):

@@ -267,13 +267,16 @@ def task_directory(output_dir: str, task_name: str) -> str:
     return path_inside(output_dir, *task_name.split(":"))
 
 
-def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> CachePlan:
+def make_plan(
+    selection: CacheSelection, catalogue: Catalogue, tag: str, *, folder: str | None = None
+) -> CachePlan:
     """Returns the tasks and splits to write.
 
     Args:
       selection: the tasks to cache.
       catalogue: the registry and the existing caches.
       tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
+      folder: the folder in which these are made; None for the output directory.
 
     Raises:
       UserError: if a name matches nothing, if no task is selected, if a finished cache does not
@@ -294,7 +297,7 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
     lacking = False
     for name in names:
         try:
-            decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag)
+            decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag, folder)
         except _AbsentSplits as absent:
             for split, why in absent.splits.items():
                 faults.setdefault(why, []).append(f"{name} split '{split}'")
@@ -326,7 +329,7 @@ class _AbsentSplits(AbsentData):
 
 
 def _plan_task(
-    selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
+    selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str, folder: str | None
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
     """Returns (plan of a task, its splits), or (reason to skip the task, [])."""
     splits = [s for s in task.splits if not selection.splits or s in selection.splits]
@@ -348,7 +351,7 @@ def _plan_task(
         splits = [split for split in task.splits if split in splits or split in cached]
     if reason and cache != final:
         return reason, []
-    staging = f"{final}.{tag}"
+    staging = f"{task_directory(folder or selection.output_cache_dir, task.name)}.{tag}"
     present, absent = _find_present(task, splits, staging, catalogue)
     if reason:
         missing = {split.name for split in present} - catalogue.cached_splits(final)

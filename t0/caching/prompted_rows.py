@@ -27,7 +27,7 @@ control pieces, which match no text.
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -356,8 +356,16 @@ class _TaskRecords:
         )
 
 
-def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
+def render_rows(
+    job: RowRange, renderer: Renderer, count: Callable[[int], None] = lambda rows: None
+) -> dict[str, PartInfo | str]:
     """Writes the parts of a range of rows.
+
+    Args:
+      job: the rows and their prompts.
+      renderer: the shared state of this process.
+      count: a function that is called with the number of rows that were rendered since the last
+        call. A row counts once for each task.
 
     Returns:
       task -> the counts of its part. If the task's template fails on a row, task -> the error
@@ -391,6 +399,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
                         {output.spec.split.task: str(error) for output in outputs[prompt]}
                     )
                     del outputs[prompt]
+            count(len(rows) * len(job.specs))
         for output in (output for several in outputs.values() for output in several):
             results[output.spec.split.task] = output.finish(job.stop)
     return results

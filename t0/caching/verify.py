@@ -2,7 +2,7 @@
 
     for cache in find_caches("/data/cache"):
         for fault in verify_cache(cache):
-            print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: record 7 is damaged"
+            print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: missing"
     has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
 In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
@@ -162,20 +162,10 @@ def _find_difference(
     if size != entry["bytes"]:
         return f"has {size:,} bytes, but {entry['bytes']:,} were written"
     if digest != entry["sha256"]:
-        return f"damaged: its bytes are not those that were written{_locate_damage(path)}"
+        return "damaged: its bytes are not those that were written"
     if in_bucket and entry.get("crc32c") not in (None, in_bucket.crc32c):
         return f"damaged: its CRC32C is {in_bucket.crc32c}, but {entry['crc32c']} was written"
     return None
-
-
-def _locate_damage(path: str) -> str:
-    """Returns a text in brackets about the first damaged record of a TFRecord file, or ""."""
-    try:
-        if ".tfrecord-" in path:  # a file with records, not a JSON file
-            _count_records(path)
-    except ValueError as error:
-        return f" ({error})"
-    return ""
 
 
 def _count_records(path: str) -> int:
@@ -206,22 +196,21 @@ def _compare_split_with_stats(
     directory: str, split: str, shards: list[str], names: set[str], contents: bool
 ) -> Iterator[str]:
     info = posixpath.join(directory, f"info.{split}.json")
+    promised = _read_number(info, "num_shards")
+    counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
     if f"info.{split}.json" not in names:
         yield f"{info}: missing; SeqIO does not read a split without it"
-    promised = _read_number(info, "num_shards") if f"info.{split}.json" in names else None
-    if f"info.{split}.json" in names and promised is None:
+    elif promised is None:
         yield f"{info}: damaged: it does not say how many files the split has"
-    counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
-    if promised is not None and counts - {promised} or len(counts) > 1:
+    if len(counts | {promised} - {None}) > 1:
         yield f"{info}: says {promised} files, but the files' names say {sorted(counts)}"
         return
     count = promised if promised is not None else next(iter(counts), 0)
-    missing = 0
-    for index in range(min(count, _MOST_SHARDS)):
-        name = cache_files.file_name(split, index, count)
-        if name not in names:
-            missing += 1
-            yield f"{posixpath.join(directory, name)}: missing"
+    expected_names = (
+        cache_files.file_name(split, index, count) for index in range(min(count, _MOST_SHARDS))
+    )
+    missing = [name for name in expected_names if name not in names]
+    yield from (f"{posixpath.join(directory, name)}: missing" for name in missing)
     if not contents:
         return
     records, sound = 0, not missing
@@ -236,7 +225,7 @@ def _compare_split_with_stats(
     expected = _read_number(path, "examples")
     if expected is None and f"stats.{split}.json" in names:
         yield f"{path}: damaged: it does not say how many examples the split has"
-    if sound and expected is not None and expected != records:
+    elif sound and expected not in (None, records):
         yield f"{path}: counts {expected:,} examples, but the files have {records:,}"
 
 

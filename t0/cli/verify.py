@@ -99,11 +99,8 @@ def _compare(
     stale = {}
     for cache, made_from in recorded.items():
         name = cache_files.read_manifest(cache).get("task")
-        if name in seqio.TaskRegistry.names():
-            changed = provenance.changes(made_from, seqio.TaskRegistry.get(name))
-        else:
-            changed = provenance.changed_modules(made_from)
+        if name not in seqio.TaskRegistry.names():
             unknown[cache] = "none of the imported modules registers its task: add --module_import"
-        if changed:
+        elif changed := provenance.changes(made_from, seqio.TaskRegistry.get(name)):
             stale[cache] = changed
     return stale, unknown

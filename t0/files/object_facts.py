@@ -16,8 +16,9 @@ import errno
 import functools
 import importlib.util
 import os
+import posixpath
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -101,9 +102,28 @@ def locations(bucket: str) -> list[str]:
     return list(details.data_locations or [details.location])
 
 
-def prepare() -> None:
-    """Creates the client ahead of time, so that the first request does not wait for imports."""
-    _client()
+def upload(pairs: Sequence[tuple[str, str]]) -> None:
+    """Uploads files, several at a time. The bucket compares their checksums.
+
+    Args:
+      pairs: for each file, its local path, and its path in a bucket.
+
+    Raises:
+      OSError: if a file cannot be read or uploaded.
+    """
+    if not pairs:
+        return
+    with _translate_errors(posixpath.dirname(pairs[0][1])) as client:
+        from google.cloud.storage import transfer_manager
+
+        blobs = [
+            (source, client.bucket(bucket).blob(name))
+            for source, target in pairs
+            for bucket, name in [split(target)]
+        ]
+        transfer_manager.upload_many(
+            blobs, raise_exception=True, worker_type=transfer_manager.THREAD
+        )
 
 
 def _client() -> Any:
@@ -140,6 +160,7 @@ def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
     client = _client()
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from requests import RequestException
 
     try:
@@ -151,5 +172,5 @@ def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
     except GoogleAuthError as error:
         why = f"the credentials are not accepted: {error.args[0] if error.args else error}"
         raise PermissionError(errno.EACCES, why, os.fspath(path)) from error
-    except RequestException as error:
+    except (RequestException, DataCorruption, InvalidResponse) as error:
         raise OSError(errno.EIO, f"no answer: {error}", os.fspath(path)) from error

@@ -10,7 +10,7 @@
 | `evaluation_rows` | evaluation rows with their fields and prompted texts |
 | `index` | the hashes of the n-grams of evaluation rows, on disk |
 | `training_texts` | training texts from caches or rendered rows, divided into jobs |
-| `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
+| `scanning` | the search of one job |
 | `outcome`, `overlap_tables` | counts of overlapping rows, prompts and datasets, also as tables |
 | `finding` | one complete search, from options to output files |
 

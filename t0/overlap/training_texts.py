@@ -30,10 +30,11 @@ from t0.caching.cache_files import COMPLETED, cached_splits, is_finished
 from t0.caching.verify import find_caches
 from t0.catalogue import PromptedTask
 from t0.catalogue.listing import Listing
-from t0.errors import AbsentData, UserError, reading
+from t0.errors import UserError, reading
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 from t0.files import paths
 from t0.files.untrusted import parsed_json
+from t0.overlap.evaluation_rows import all_present, no_data, select_tasks
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
@@ -243,38 +244,21 @@ def add_listed(
       UserError: if the name is unknown, if no task has the split, or if data is missing.
     """
     before = len(training.jobs)
+    selected, notes = select_tasks(listing, [expression], split, flag="--train_split")
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
-    other_splits = {}
-    for name in listing.select(expression):
-        listed_task = listing.tasks[name]
-        task = listed_task.task
-        if split not in task.split_mapping:
-            other_splits[name] = task.split_mapping
-        elif listed_task.cache_dir and split in cached_splits(listed_task.cache_dir):
-            training.add_cache(listed_task.cache_dir, name, split, task)
+    for listed in selected:
+        task, folder = listed.task, listed.cache_dir
+        if folder and split in cached_splits(folder):
+            training.add_cache(folder, listed.name, split, task)
         else:
             key = (task.dataset, task.subset, task.split_mapping[split])
             groups.setdefault(key, {})[task.name] = task
     for tasks in groups.values():
-        try:
+        if all_present(tasks.values(), split, notes, skip_absent=skip_absent):
             training.add_rows([*tasks.values()], split)
-        except AbsentData as error:
-            if not skip_absent:
-                raise UserError(
-                    f"{error}\nOr name a folder with the task's cache with --cache_dirs, or leave "
-                    "it out with --skip_absent_splits."
-                ) from error
-            training.notes.append(f"{next(iter(tasks))}: left out, its data is missing")
     if len(training.jobs) == before:
-        available = next(
-            (f"{name} has: {', '.join(splits)}" for name, splits in other_splits.items()), ""
-        )
-        raise UserError(
-            f"no task of {expression} has rows of a split '{split}'"
-            f"{available and f'; {available}'}. "
-            "Choose another with --train_split, or name a folder with data with --data_dir"
-        )
-    training.notes += [f"{name}: left out, it has no split '{split}'" for name in other_splits]
+        raise no_data([expression])
+    training.notes += notes
 
 
 # The texts, the number of each text's source, and the number of each text's record or row.
