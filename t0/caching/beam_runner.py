@@ -31,7 +31,7 @@ from t0.caching.prompted_rows import RowRange
 from t0.caching.split_state import JoinParts, PartInfo, SplitOutcome, SplitSpec, conclude
 from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
 from t0.errors import UserError, reading
-from t0.files import paths, write_whole, writing
+from t0.files import paths, publishing, write_whole
 from t0.files.untrusted import parsed_json
 
 
@@ -65,8 +65,7 @@ def run_on_beam(
     Raises:
       UserError: if the pipeline ended without an outcome for some split.
     """
-    with writing(run_dir):
-        paths.make_folder(run_dir)
+    publishing.make_folder(run_dir)
     pieces = [job for job in jobs if not isinstance(job, JoinParts)]
     by_rows = [job for job in pieces if isinstance(job, RowRange)]
     by_shards = [job for job in pieces if not isinstance(job, RowRange)]

@@ -54,17 +54,7 @@ from t0.caching import parts, record_rows
 from t0.caching.cache_plan import RecordOptions
 from t0.caching.split_state import WRITTEN, JoinParts, PartInfo, SplitOutcome, sum_counts, summed
 from t0.errors import refuse_unanswered
-from t0.files import (
-    path_inside,
-    paths,
-    protobuf_wire,
-    publish_folder,
-    tf_examples,
-    tfrecord,
-    whole_file,
-    write_whole,
-    writing,
-)
+from t0.files import path_inside, paths, protobuf_wire, publishing, tf_examples, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 from t0.machine import installed_version
@@ -162,7 +152,7 @@ def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
     Raises:
       OutputError: if it cannot be written.
     """
-    write_whole(posixpath.join(directory, PROVENANCE), with_checksum(made_from))
+    publishing.write_whole(posixpath.join(directory, PROVENANCE), with_checksum(made_from))
 
 
 def read_provenance(directory: str) -> dict[str, Any] | None:
@@ -198,16 +188,6 @@ def _is_manifest(manifest: Any) -> bool:
     )
 
 
-def make_directory(path: str) -> None:
-    """Makes the directory `path` and its parents if they do not exist.
-
-    Raises:
-      OutputError: if it cannot be made.
-    """
-    with writing(path):
-        paths.make_folder(path)
-
-
 def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: bool) -> bool:
     """Publishes the files in `staging` as the finished cache in `final`.
 
@@ -224,12 +204,12 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
       OutputError: if publishing fails. `final` is then unchanged or, in an object store,
         unfinished.
     """
-    write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
+    publishing.write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
     splits = manifest.get("splits", {}).values()
     entries = {k: v for split in splits for k, v in split.get("files", {}).items()}
     # Older versions of this project did not write the CRC32C.
     files = {k: Facts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
-    return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
+    return publishing.publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 
 def shard_count(options: RecordOptions, source_shards: int, records: int, size_bytes: int) -> int:
@@ -278,9 +258,9 @@ def join_parts(job: JoinParts) -> SplitOutcome:
     """
     spec, split = job.spec, job.spec.split
     directory = split.directory
-    make_directory(directory)
+    publishing.make_folder(directory)
     with ExitStack() as stack:
-        with writing(directory):
+        with publishing.writing(directory):
             files = [stack.enter_context(paths.local_copy(path)) for path in job.parts]
         sizes = [(info["records"], info["bytes"]) for info in job.infos]
         if spec.choices:
@@ -358,7 +338,7 @@ def _renumber_parts(
         # right.
         kept_before += info.get("kept", 0)
         if shift:
-            with writing(directory):
+            with publishing.writing(directory):
                 temporary = temporary or stack.enter_context(
                     tempfile.TemporaryDirectory(
                         dir=None if paths.is_remote(directory) else directory
@@ -428,7 +408,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
     Raises:
       OutputError: if it cannot be written.
     """
-    with whole_file(path, durable=True) as temporary:
+    with publishing.whole_file(path, durable=True) as temporary:
         fill(temporary)
         with open(temporary, "rb") as file:
             return entry_of(file)
@@ -453,7 +433,7 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Writes `content` as JSON in SeqIO's format, and returns the file's entry for the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
-    write_whole(path, written)
+    publishing.write_whole(path, written)
     return entry_of(io.BytesIO(written))
 
 

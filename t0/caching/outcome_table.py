@@ -43,29 +43,18 @@ def print_outcomes(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
 
 
 def _format_cells(outcome: SplitOutcome) -> list[str]:
-    rows = outcome.counts.get("rows", outcome.split.rows)
+    stats, rows = outcome.stats, outcome.counts.get("rows", outcome.split.rows)
     dropped = outcome.counts.get(DROPPED, 0) if "rows" in outcome.counts else None
-    files = sum("examples" in entry for entry in outcome.files.values())
-    return [
-        "" if rows is None else f"{rows:,}",
-        f"{outcome.stats['examples']:,}",
-        "" if dropped is None else f"{dropped:,}",
-        *(cell for feature in LONGEST for cell in _format_token_cells(outcome, feature)),
-        str(files),
-    ]
-
-
-def _format_token_cells(outcome: SplitOutcome, feature: str) -> tuple[str, str, str]:
-    tokens = outcome.stats.get(f"{feature}_tokens")
-    if tokens is None:
-        return "", "", ""
-    examples = outcome.stats["examples"]
-    over = outcome.over.get(feature, 0)
-    return (
-        f"{tokens / examples:.1f}",
-        f"{outcome.stats[f'{feature}_max_tokens']:,}",
-        f"{over / examples:.1%}" if over else "0",
-    )
+    cells = ["" if rows is None else f"{rows:,}", f"{stats['examples']:,}"]
+    cells.append("" if dropped is None else f"{dropped:,}")
+    for feature in LONGEST:
+        if f"{feature}_tokens" not in stats:
+            cells += ["", "", ""]
+            continue
+        over = outcome.over.get(feature, 0) / stats["examples"]
+        cells.append(f"{stats[f'{feature}_tokens'] / stats['examples']:.1f}")
+        cells += [f"{stats[f'{feature}_max_tokens']:,}", f"{over:.1%}" if over else "0"]
+    return [*cells, str(sum("examples" in entry for entry in outcome.files.values()))]
 
 
 def _join_reasons(outcome: SplitOutcome) -> str:

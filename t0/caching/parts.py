@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from t0.files import path_inside, paths, tfrecord, writing
-from t0.files.publishing import UnfinishedFile
+from t0.files.publishing import UnfinishedFile, make_folder
 from t0.files.untrusted import parsed_json
 
 _FOOTER = struct.Struct("<Q8s")
@@ -149,8 +149,8 @@ def read_records(path: str) -> Iterator[bytes]:
         yield from itertools.islice(tfrecord.unframed(file), count)
 
 
-def adopt(directory: str, leftovers: Iterable[str]) -> int:
-    """Moves the parts of killed runs into `directory`, and returns their number.
+def adopt(directory: str, leftovers: Iterable[str]) -> None:
+    """Moves the parts of killed runs into `directory`.
 
     If two runs call this function at the same time, each part goes to only one of the runs, because
     a move is atomic.
@@ -159,21 +159,19 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
       directory: this run's directory of parts.
       leftovers: the directories of the parts of killed runs. This function removes them.
     """
-    adopted = 0
-    with writing(directory):
-        paths.make_folder(directory)
+    make_folder(directory)
     for leftover in leftovers:
-        for name in paths.list_names(leftover):
-            if not name.endswith(SUFFIX):
-                continue
+        for name in filter(_is_part, paths.list_names(leftover)):
             # Another run may have moved it first.
             with contextlib.suppress(OSError):
                 paths.rename(path_inside(leftover, name), path_inside(directory, name))
-                adopted += 1
         paths.remove(leftover)
-    return adopted
 
 
 def any_whole(directory: str) -> bool:
     """Returns whether `directory` has a part that a later run may take over."""
-    return any(name.endswith(SUFFIX) for name in paths.list_names(directory))
+    return any(map(_is_part, paths.list_names(directory)))
+
+
+def _is_part(name: str) -> bool:
+    return name.endswith(SUFFIX)

@@ -8,10 +8,10 @@ failed task. If the output cannot be written or a worker dies, the run stops. In
 published tasks stay. If the same call is made again, it continues where this run stopped.
 
 If the output is an object store, the workers write into a temporary folder of this machine, and
-need neither TensorFlow nor the network. A thread of this process uploads each part when it is
-complete, so that the next run can use the parts if this run is killed, even on another machine. It
-uploads the files of a task when all its splits are complete. If Apache Beam runs the jobs, its
-workers write into the object store themselves.
+need neither TensorFlow nor the network. This process uploads each part when it is complete, so that
+the next run can use the parts if this run is killed, even on another machine. It uploads the files
+of a task when all its splits are complete. If Apache Beam runs the jobs, its workers write into the
+object store themselves.
 """
 
 import collections
@@ -23,7 +23,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TextIO
 
 from t0.caching import cache_files, parts, workers
@@ -101,12 +100,11 @@ def cache(
     seqio.add_global_cache_dirs([out, *selection.tasks_additional_cache_dirs])
     opened = OpenedSplits()
     with contextlib.ExitStack() as stack:
-        folder, uploads = out, None
+        folder = out
         if paths.is_remote(out) and not on_beam(pipeline_options):
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="t0_caching_"))
-            uploads = stack.enter_context(Uploads(posixpath.join(out, f"{PARTS}.{tag}")))
         plan = make_plan(selection, registered(out, opened), tag, folder=folder)
-        parts_dir = posixpath.join(folder, f"{PARTS}.{tag}")
+        parts_dir, kept_parts = (posixpath.join(f, f"{PARTS}.{tag}") for f in (folder, out))
         work = plan_work(plan.splits, options, parts_dir, opened, setup)
         # The inputs are recorded before the data is read. If the data changes during the run, the
         # next run then finds that the cache is stale.
@@ -114,17 +112,18 @@ def cache(
             name: provenance(seqio.TaskRegistry.get(name), task.splits, setup.module_import)
             for name, task in plan.tasks.items()
         }
-        kept_parts = uploads.parts_dir if uploads else parts_dir
         for note in (*plan.notes, *_tidy_up(plan, selection, kept_parts), *_describe_plan(plan)):
             print(printable(note), file=file)
         if not plan.splits:
             return []
-        cache_files.make_directory(parts_dir)
+        publishing.make_folder(parts_dir)
         rows = [split.rows for split in plan.splits]
         progress = ProgressLine(
             sum(rows) if all(rows) else None, unit="row", doing="caching", file=file
         )
-        run = _Run(plan, work, selection, options, setup, parts_dir, made_from, progress, uploads)
+        run = _Run(
+            plan, work, selection, options, setup, parts_dir, kept_parts, made_from, progress
+        )
         advice = "finished tasks and parts are kept, and the same command continues after them"
         try:
             with progress, interruptible(advice):
@@ -141,49 +140,6 @@ def cache(
                 paths.remove(task.staging)
     _report_faults(plan, selection, outcomes, file)
     return outcomes
-
-
-class Uploads:
-    """Uploads files to an object store in a thread, one group of files after the other.
-
-    Args:
-      parts_dir: the directory of this run's parts in the object store.
-    """
-
-    def __init__(self, parts_dir: str) -> None:
-        self.parts_dir = parts_dir
-        self._thread = ThreadPoolExecutor(1)
-        self._calls: collections.deque[Future] = collections.deque()
-
-    def __enter__(self) -> "Uploads":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(cancel_futures=True)
-
-    def submit(self, function: Any, *args: Any) -> None:
-        """Calls a function in the thread, after the functions that were submitted before."""
-        self._calls.append(self._thread.submit(function, *args))
-
-    def add_part(self, path: str) -> None:
-        """Uploads a part."""
-        folder, name = posixpath.split(path)
-        self.submit(publishing.move_files, folder, self.parts_dir, [name])
-
-    def fetch_parts(self, folder: str, names: set[str]) -> None:
-        """Copies the parts of earlier runs to a local folder. Unreadable parts are made again."""
-        for name in names.intersection(paths.list_names(self.parts_dir)):
-            with contextlib.suppress(OSError):
-                paths.copy(posixpath.join(self.parts_dir, name), posixpath.join(folder, name))
-
-    def check(self, *, wait: bool = False) -> None:
-        """Raises the error of a submitted function that has failed.
-
-        Args:
-          wait: whether to wait for all functions first.
-        """
-        while self._calls and (wait or self._calls[0].done()):
-            self._calls.popleft().result()
 
 
 def on_beam(pipeline_options: Sequence[str]) -> bool:
@@ -268,10 +224,11 @@ class _Run:
       selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
-      parts_dir: the directory of the parts.
+      parts_dir: the directory into which the parts are written.
+      kept_parts: the directory of the parts in the output. If it differs from `parts_dir`, the
+        parts are uploaded.
       made_from: task -> the record of its inputs.
       progress: the live line.
-      uploads: the uploads to the object store; None if the files are written in place.
     """
 
     plan: CachePlan
@@ -280,9 +237,9 @@ class _Run:
     options: RecordOptions
     setup: Setup
     parts_dir: str
+    kept_parts: str
     made_from: Mapping[str, Mapping[str, Any]]
     progress: ProgressLine
-    uploads: Uploads | None
 
     def __post_init__(self) -> None:
         # Split -> the results of its finished pieces; see `conclude`.
@@ -293,9 +250,12 @@ class _Run:
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
         """Adds the parts of earlier runs; returns the outcomes so far and the jobs to run."""
-        if self.uploads:
-            every = [part for spec in self.work.specs.values() for part in spec.part_paths("")]
-            self.uploads.fetch_parts(self.parts_dir, set(every))
+        if self.parts_dir != self.kept_parts:
+            names = {name for spec in self.work.specs.values() for name in spec.part_paths("")}
+            for name in names.intersection(paths.list_names(self.kept_parts)):
+                source = posixpath.join(self.kept_parts, name)
+                with contextlib.suppress(OSError):  # an unreadable part is made again
+                    paths.copy(source, posixpath.join(self.parts_dir, name))
         jobs = []
         for job in (*self.work.row_ranges, *self.work.shard_runs):
             absent = [spec for spec in job.specs if not self._take_over(spec, job)]
@@ -347,15 +307,17 @@ class _Run:
 
         If all parts of a split exist now, the job that joins them is added to the queue.
         """
+        if self.parts_dir != self.kept_parts:
+            written = [s for s in job.specs if not isinstance(made[s.split.task], SplitOutcome)]
+            names = [spec.part_path("", job.start, job.stop) for spec in written]
+            publishing.move_files(self.parts_dir, self.kept_parts, names)
         for spec in job.specs:
             result = made[spec.split.task]
             starts = [job.start]
-            if not isinstance(result, SplitOutcome):
-                if self.uploads:
-                    self.uploads.add_part(spec.part_path(self.parts_dir, job.start, job.stop))
-            elif result.status == STOP:
+            failed = isinstance(result, SplitOutcome)
+            if failed and result.status == STOP:
                 yield result
-            elif isinstance(job, ShardRun):
+            elif failed and isinstance(job, ShardRun):
                 # The split has failed, so its other jobs in the queue get the same outcome.
                 others = [o for o in queue if isinstance(o, ShardRun) and o.spec == spec]
                 starts += [other.start for other in others]
@@ -392,8 +354,6 @@ class _Run:
         )
 
     def _count(self, rows: int) -> None:
-        if self.uploads:
-            self.uploads.check()
         ended = [outcome for of_task in self.outcomes.values() for outcome in of_task]
         examples = sum(outcome.stats.get("examples", 0) for outcome in ended)
         tasks = self.plan.tasks.values()
@@ -413,14 +373,8 @@ class _Run:
                     raise OutputError(f"{outcome.message} (at {outcome.split})")
                 task = self.plan.tasks[outcome.split.task]
                 self.outcomes[task.name].append(outcome)
-                if len(self.outcomes[task.name]) < len(task.splits):
-                    continue
-                if self.uploads:
-                    self.uploads.submit(self._publish, task)
-                else:
+                if len(self.outcomes[task.name]) == len(task.splits):
                     self._publish(task)
-            if self.uploads:
-                self.uploads.check(wait=True)
         except OutputError as error:
             raise UserError(
                 f"{error}. The run has stopped; finished tasks stay, and the same command "

@@ -122,7 +122,7 @@ def make_part(
                 if not features:
                     features = feature_info(example)
                     check_features(task, split.name, features)
-                counter.add(as_numpy(example))
+                counter.add({name: _to_numpy(value) for name, value in example.items()})
                 frames.append(tfrecord.framed(serialize(example)))
                 if len(frames) == RECORDS_AT_ONCE:
                     writer.append(frames)
@@ -283,12 +283,8 @@ def serialize(example: Mapping[str, Any]) -> bytes:
     return seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
 
 
-def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an example in which dense tensors are converted to numpy values or bytes."""
-    return {
-        name: value.numpy() if isinstance(value, tf.Tensor) else value
-        for name, value in example.items()
-    }
+def _to_numpy(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 class ExampleCounter:

@@ -24,7 +24,7 @@ from t0.files import object_facts, paths, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
-_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
+SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
 _MOST_SHARDS = 10**5  # the number of files has five digits in file names
@@ -53,7 +53,7 @@ def find_caches(directory: str) -> list[str]:
 
 
 def _is_of_cache(name: str) -> bool:
-    return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
+    return name == cache_files.COMPLETED or bool(SHARD.fullmatch(name))
 
 
 def find_faults(directory: str) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def verify_cache(
         except (OSError, ValueError) as error:
             yield f"{posixpath.join(directory, cache_files.PROVENANCE)}: damaged: {error}"
     for name in sorted(names - manifested):
-        match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
+        match = SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):
             path = posixpath.join(directory, name)
             yield f"{path}: does not belong to this cache, but readers would read it; remove it"
@@ -183,7 +183,7 @@ def _compare_with_stats(
 ) -> Iterator[str]:
     shards: dict[str, list[str]] = {}
     for name in sorted(names):
-        if match := _SHARD.fullmatch(name):
+        if match := SHARD.fullmatch(name):
             shards.setdefault(match["split"], []).append(name)
         elif match := _DESCRIPTION.fullmatch(name):
             shards.setdefault(match["split"], [])
@@ -196,8 +196,8 @@ def _compare_split_with_stats(
     directory: str, split: str, shards: list[str], names: set[str], contents: bool
 ) -> Iterator[str]:
     info = posixpath.join(directory, f"info.{split}.json")
-    promised = _read_number(info, "num_shards")
-    counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
+    promised = read_number(info, "num_shards")
+    counts = {int(SHARD.fullmatch(name)["count"]) for name in shards}
     if f"info.{split}.json" not in names:
         yield f"{info}: missing; SeqIO does not read a split without it"
     elif promised is None:
@@ -222,14 +222,14 @@ def _compare_split_with_stats(
             sound = False
             yield f"{path}: {error}"
     path = posixpath.join(directory, f"stats.{split}.json")
-    expected = _read_number(path, "examples")
+    expected = read_number(path, "examples")
     if expected is None and f"stats.{split}.json" in names:
         yield f"{path}: damaged: it does not say how many examples the split has"
     elif sound and expected not in (None, records):
         yield f"{path}: counts {expected:,} examples, but the files have {records:,}"
 
 
-def _read_number(path: str, name: str) -> int | None:
+def read_number(path: str, name: str) -> int | None:
     """Returns the number under `name` in a JSON file; None if the file or the number is missing."""
     try:
         number = parsed_json(paths.read_bytes(path))[name]

@@ -23,7 +23,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import t0
@@ -49,7 +49,7 @@ _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 Data = tuple[str, str | None, str]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Work:
     """The jobs of a run, separately for each engine.
 
@@ -61,11 +61,17 @@ class Work:
       model: the tokenizer's model and the id of EOS; None if there are no row ranges.
     """
 
-    row_ranges: tuple[RowRange, ...] = ()
-    shard_runs: tuple[ShardRun, ...] = ()
-    specs: Mapping[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
-    failed: tuple[SplitOutcome, ...] = ()
+    row_ranges: list[RowRange] = dataclasses.field(default_factory=list)
+    shard_runs: list[ShardRun] = dataclasses.field(default_factory=list)
+    specs: dict[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
+    failed: list[SplitOutcome] = dataclasses.field(default_factory=list)
     model: tuple[bytes, int] | None = None
+
+    def fail(self, split: TaskSplit, error: BaseException) -> None:
+        """Adds the outcome of a split for which no job can be planned."""
+        status = ABSENT if isinstance(error, AbsentData) else FAILED
+        message = str(error) or type(error).__name__
+        self.failed.append(SplitOutcome(split, status, message=message))
 
 
 class OpenedSplits:
@@ -150,32 +156,30 @@ def plan_work(
     """
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
-    others = [split for split in splits if split.task not in own]
-    by_shards = _plan_shard_runs(others, options, parts_dir, setup)
+    work = Work()
+    for split in splits:
+        if split.task not in own:
+            _add_shard_runs(work, split, options, parts_dir, setup)
     of_own = [split for split in splits if split.task in own]
-    by_rows = _plan_row_ranges(of_own, tasks, parts_dir, opened) if of_own else Work()
-    return dataclasses.replace(
-        by_rows,
-        shard_runs=by_shards.shard_runs,
-        specs={**by_rows.specs, **by_shards.specs},
-        failed=by_rows.failed + by_shards.failed,
-    )
+    if of_own:
+        _add_row_ranges(work, of_own, tasks, parts_dir, opened)
+    return work
 
 
-def _plan_row_ranges(
+def _add_row_ranges(
+    work: Work,
     splits: Sequence[TaskSplit],
     tasks: Mapping[str, seqio.Task],
     parts_dir: str,
     opened: OpenedSplits,
-) -> Work:
+) -> None:
     by_data: dict[Data, list[TaskSplit]] = {}
     for split in splits:
         by_data.setdefault(_data(tasks[split.task].source, split.name), []).append(split)
     vocabulary = tasks[splits[0].task].output_features["inputs"].vocabulary
     model = vocabulary.sp_model
+    work.model = model, vocabulary.eos_id
     ranges: list[list[RowRange]] = []
-    specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[SplitOutcome] = []
     for data, of_data in by_data.items():
         try:
             rows = opened.rows(data)
@@ -188,22 +192,15 @@ def _plan_row_ranges(
                 "model": hashlib.sha256(model).hexdigest(),
             }
         except UserError as error:
-            failed += [_unplanned(split, error) for split in of_data]
+            for split in of_data:
+                work.fail(split, error)
             continue
         pieces = _pieces(rows.num_rows)
-        prompts, faults = _prompts(of_data, tasks, rows, stem, data, pieces)
-        failed += faults
-        specs |= {spec.split: spec for prompt in prompts for spec in prompt.specs}
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces)
         if prompts:
-            ranges.append([RowRange(*data, a, b, tuple(prompts), parts_dir) for a, b in pieces])
+            ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
-    flat = tuple(job for some in ranges for job in some)
-    return Work(flat, specs=specs, failed=tuple(failed), model=(model, vocabulary.eos_id))
-
-
-def _unplanned(split: TaskSplit, error: BaseException) -> SplitOutcome:
-    status = ABSENT if isinstance(error, AbsentData) else FAILED
-    return SplitOutcome(split, status, message=str(error) or type(error).__name__)
+    work.row_ranges += [job for some in ranges for job in some]
 
 
 def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
@@ -218,23 +215,23 @@ def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
 
 
-def _prompts(
+def _add_prompts(
+    work: Work,
     splits: Sequence[TaskSplit],
     tasks: Mapping[str, seqio.Task],
     rows: sources.SplitRows,
     stem: Mapping[str, Any],
     data: Data,
     pieces: tuple[tuple[int, int], ...],
-) -> tuple[list[Prompt], list[SplitOutcome]]:
+) -> tuple[Prompt, ...]:
     specs: dict[tuple[Any, str], list[SplitSpec]] = {}
-    faults: list[SplitOutcome] = []
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
         except UserError as error:
-            faults.append(_unplanned(split, error))
+            work.fail(split, error)
             continue
         template, choices = source.template, expand_choices in task.preprocessors
         document = source.document_column(rows.columns) if choices else None
@@ -248,7 +245,7 @@ def _prompts(
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
         }
-        spec = SplitSpec(
+        spec = work.specs[split] = SplitSpec(
             split,
             key=json.dumps(key, sort_keys=True),
             pieces=pieces,
@@ -262,28 +259,20 @@ def _prompts(
             exemptions=exemptions(*data, template.name),
         )
         specs.setdefault((template, source.seed_name), []).append(spec)
-    prompts = [Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items()]
-    return prompts, faults
+    return tuple(Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items())
 
 
-def _plan_shard_runs(
-    splits: Iterable[TaskSplit], options: RecordOptions, parts_dir: str, setup: Setup
-) -> Work:
-    runs: list[ShardRun] = []
-    specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[SplitOutcome] = []
-    for split in splits:
-        try:
-            spec = _spec_of_source(split, options, setup)
-        except Exception as error:  # noqa: BLE001 - sources fail in many ways
-            failed.append(_unplanned(split, original(error)))
-            continue
-        specs[split] = spec
-        runs += [
-            ShardRun(spec, start, stop, spec.source_shards, parts_dir)
-            for start, stop in spec.pieces
-        ]
-    return Work(shard_runs=tuple(runs), specs=specs, failed=tuple(failed))
+def _add_shard_runs(
+    work: Work, split: TaskSplit, options: RecordOptions, parts_dir: str, setup: Setup
+) -> None:
+    try:
+        spec = work.specs[split] = _spec_of_source(split, options, setup)
+    except Exception as error:  # noqa: BLE001 - sources fail in many ways
+        work.fail(split, original(error))
+        return
+    work.shard_runs += [
+        ShardRun(spec, start, stop, spec.source_shards, parts_dir) for start, stop in spec.pieces
+    ]
 
 
 def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> SplitSpec:

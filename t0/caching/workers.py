@@ -193,7 +193,12 @@ class ShardRunWorker:
         """Imports the modules of the tasks, and returns the function that runs a job."""
         if self.own_process:
             quiet()
-            _limit_threads()
+            from t0.compat import tf
+
+            # TensorFlow is first used after this.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(PIPELINE_THREADS)
         prepare(self.setup)
         from t0.caching.source_shards import make_part
 
@@ -201,15 +206,6 @@ class ShardRunWorker:
         return lambda job, count: execute(
             job, lambda run: make_part(run, self.options, count=count, threads=threads)
         )
-
-
-def _limit_threads() -> None:
-    """Limits TensorFlow to few threads and hides accelerators, before TensorFlow is first used."""
-    from t0.compat import tf
-
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(PIPELINE_THREADS)
 
 
 def quiet() -> None:
@@ -250,7 +246,7 @@ def run_jobs(
       kept: the end of the message if a worker dies, which says how to continue.
 
     Raises:
-      UserError: if a worker dies, or `start` raises a `UserError`.
+      UserError: if a worker dies, or `start` or a job raises a `UserError`.
       RuntimeError: if `start` raises another error in a worker. The message is its traceback.
     """
     if workers:
@@ -337,7 +333,12 @@ def _work(pipe: connection.Connection, counter: Any) -> None:
             return pipe.send(RuntimeError(traceback.format_exc()))
         pipe.send(None)
         while True:
-            pipe.send(execute(pipe.recv(), count))
+            job = pipe.recv()
+            try:
+                result = execute(job, count)
+            except UserError as error:
+                result = UserError(str(error))
+            pipe.send(result)
 
 
 def _die_with_parent() -> None:

@@ -66,11 +66,7 @@ def _summary(
 ) -> str:
     summary = f"{len(caches) - len(faults)} of {len(caches)} caches are whole"
     if without_checksums:
-        summary += (
-            f", {len(without_checksums)} of them without checksums, as SeqIO writes them: of these "
-            "only the records' own checksums and their number were compared. If seqio_cache_tasks "
-            "of t0 wrote one of them, its COMPLETED was emptied."
-        )
+        summary += f", {len(without_checksums)} of them without checksums, as SeqIO writes them"
     if stale:
         summary += f"; {len(stale)} are stale"
     for why in dict.fromkeys(unknown.values()):

@@ -14,7 +14,6 @@ import base64
 import contextlib
 import errno
 import functools
-import importlib.util
 import os
 import posixpath
 import warnings
@@ -24,8 +23,6 @@ from typing import Any, NamedTuple
 import google_crc32c
 
 SCHEME = "gs://"
-PACKAGE = "google-cloud-storage"
-INSTALL = "bin/setup, or pip install google-cloud-storage"
 TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -41,15 +38,9 @@ class Facts(NamedTuple):
     crc32c: str
 
 
-@functools.cache
-def installed() -> bool:
-    """Returns whether google-cloud-storage is installed."""
-    return importlib.util.find_spec("google.cloud") is not None
-
-
 def applies(path: "str | os.PathLike[str]") -> bool:
-    """Returns whether checksums are available for files under a path."""
-    return os.fspath(path).startswith(SCHEME) and installed()
+    """Returns whether a path is in a bucket of Google Cloud Storage."""
+    return os.fspath(path).startswith(SCHEME)
 
 
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
@@ -83,11 +74,9 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
 
 def of_file(path: "str | os.PathLike[str]") -> Facts:
     """Returns the size and checksum of a local file."""
-    checksum, size = google_crc32c.Checksum(), 0
+    checksum = google_crc32c.Checksum()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            checksum.update(block)
-            size += len(block)
+        size = sum(map(len, checksum.consume(file, _BLOCK_BYTES)))
     return Facts(size, base64.b64encode(checksum.digest()).decode())
 
 

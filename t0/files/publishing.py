@@ -260,6 +260,16 @@ def move_files(source: str, target: str, names: Sequence[str]) -> None:
             list(threads.map(lambda pair: move(*pair), pairs))
 
 
+def make_folder(path: str) -> None:
+    """Makes a folder and its missing parents.
+
+    Raises:
+      OutputError: if it cannot be made.
+    """
+    with writing(path):
+        paths.make_folder(path)
+
+
 def check_writable(folder: str) -> None:
     """Checks that a folder is writable.
 

@@ -27,11 +27,18 @@ from t0.caching.workers import run_jobs
 from t0.catalogue.listing import Listing, read_listing
 from t0.errors import UserError, interruptible
 from t0.files import path_inside, paths, publishing
-from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
-from t0.overlap.index import Index, IndexWriter, OverlapCriteria
+from t0.overlap.evaluation_rows import EvaluationSet, RowBatch, evaluation_sets
+from t0.overlap.index import (
+    Index,
+    Matches,
+    OverlapCriteria,
+    Scanner,
+    load_processor,
+    merge_matches,
+    write_index,
+)
 from t0.overlap.outcome import OverlapOutcome, dataset_names
 from t0.overlap.overlap_tables import tables
-from t0.overlap.scanning import Matches, Scanner, load_processor, merge_matches
 from t0.overlap.training_texts import TrainingTexts, add_cached, add_listed
 from t0.progress import ProgressLine
 from t0.sources import data_dirs
@@ -101,15 +108,25 @@ def find(
     ):
         index = _build_index(sets, folder, request.settings)
         scanner = Scanner(
-            folder, tuple(dataset_names(training)[1]), vocabulary, tuple(map(str, data_dirs()))
+            folder,
+            request.settings,
+            tuple(dataset_names(training)[1]),
+            vocabulary,
+            tuple(map(str, data_dirs())),
         )
         matches = _search(training, scanner, _count_workers(training, workers))
         outcome = OverlapOutcome(index, matches, training, load_processor(vocabulary))
+        runs = matches.words * len(index.lengths)
         facts = {
             "schema": SCHEMA,
             "kind": "overlap",
             "run": _describe_run(request, training, matches, [*training.notes, *notes]),
-            "error": _estimate_false_matches(index, matches),
+            "error": {
+                "hash_bits": 64,
+                "hashes": len(index),
+                "training_runs": runs,
+                "expected_false_matches": runs * len(index) / 2**64,
+            },
         }
         return _write_files(output, facts, outcome, sets)
 
@@ -140,16 +157,18 @@ def _refuse_same_split(sets: Sequence[EvaluationSet], training: TrainingTexts) -
 
 def _build_index(sets: Sequence[EvaluationSet], folder: str, settings: OverlapCriteria) -> Index:
     rows = 0
-    with (
-        ProgressLine(None, unit="row", doing="indexing") as progress,
-        IndexWriter(folder, settings) as writer,
-    ):
-        for chosen in sets:
-            for batch in chosen.batches():
-                writer.add(batch)
-                rows += len(batch.rows)
-                progress.count(len(batch.rows), note=chosen.name)
-    index = Index(folder)
+    with ProgressLine(None, unit="row", doing="indexing") as progress:
+
+        def read_batches() -> Iterator[RowBatch]:
+            nonlocal rows
+            for chosen in sets:
+                for batch in chosen.batches():
+                    yield batch
+                    rows += len(batch.rows)
+                    progress.count(len(batch.rows), note=chosen.name)
+
+        write_index(folder, settings, read_batches())
+    index = Index(folder, settings)
     if not len(index):
         shortest = min(*settings.ngrams, settings.min_words)
         raise UserError(
@@ -179,13 +198,7 @@ def _search(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
             doing="searching",
             kept="Nothing was written.",
         )
-        return merge_matches(map(_raise_fault, results))
-
-
-def _raise_fault(result: tuple[Any, Matches | str]) -> Matches:
-    if isinstance(result[1], str):
-        raise UserError(result[1])
-    return result[1]
+        return merge_matches(matches for _, matches in results)
 
 
 def _describe_run(
@@ -203,16 +216,6 @@ def _describe_run(
         "min_words": request.settings.min_words,
         "normalisation": "NFKC, case folded; words of letters, marks and digits; no apostrophes",
         "notes": list(notes),
-    }
-
-
-def _estimate_false_matches(index: Index, matches: Matches) -> dict[str, Any]:
-    runs = matches.words * len(index.lengths)
-    return {
-        "hash_bits": 64,
-        "hashes": len(index),
-        "training_runs": runs,
-        "expected_false_matches": runs * len(index) / 2**64,
     }
 
 

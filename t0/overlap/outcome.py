@@ -26,8 +26,14 @@ from typing import Any
 import numpy as np
 
 from t0.overlap.evaluation_rows import EvaluationSet, RowBatch
-from t0.overlap.index import Index, OverlapCriteria, hash_whole_texts, row_words
-from t0.overlap.scanning import Matches, unpack_location
+from t0.overlap.index import (
+    Index,
+    Matches,
+    OverlapCriteria,
+    hash_whole_texts,
+    row_words,
+    unpack_location,
+)
 from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
