@@ -28,6 +28,7 @@ from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
 NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
+_NAMED = 20  # the number of tasks that a message names
 # T0's sequence lengths in tokens, including EOS. Training truncates longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
@@ -298,13 +299,9 @@ def make_plan(
     for name in names:
         try:
             decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag, folder)
-        except _AbsentSplits as absent:
-            for split, why in absent.splits.items():
-                faults.setdefault(why, []).append(f"{name} split '{split}'")
-            lacking = True
-            continue
         except UserError as error:
             faults.setdefault(str(error), []).append(name)
+            lacking |= isinstance(error, AbsentData)
             continue
         if isinstance(decided, str):
             skipped[name] = decided
@@ -314,18 +311,6 @@ def make_plan(
     if faults:
         raise UserError(_format_faults(faults) + (_ABSENT_HINT if lacking else ""))
     return CachePlan(_order_splits(splits), tasks, skipped, tuple(notes))
-
-
-class _AbsentSplits(AbsentData):
-    """The error for a task with splits whose data cannot be found.
-
-    Args:
-      splits: split -> the reason.
-    """
-
-    def __init__(self, splits: Mapping[str, str]) -> None:
-        super().__init__("; ".join(splits.values()))
-        self.splits = splits
 
 
 def _plan_task(
@@ -365,7 +350,7 @@ def _plan_task(
         why = f"the cache in {cache} is stale ({'; '.join(changed)}), and "
         absent = {split: why + reason for split, reason in absent.items()}
     if absent and (not selection.skip_absent_splits or (changed and not present)):
-        raise _AbsentSplits(absent)
+        raise AbsentData("; ".join(f"split '{name}': {why}" for name, why in absent.items()))
     if not present:
         return "no data: " + "; ".join(absent.values()), []
     names = tuple(split.name for split in present)
@@ -414,14 +399,12 @@ def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
             raise unknown_name("split", split, names, f"The selected tasks have {_quote(names)}.")
 
 
-def _format_faults(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
-    lines = []
-    for why, names in [*faults.items()][:shown]:
-        more = f" and {len(names) - shown} more" if len(names) > shown else ""
-        lines.append(f"  {', '.join(names[:shown])}{more}: {why}")
-    if len(faults) > shown:
-        lines.append(f"  ... and {len(faults) - shown} more reasons")
-    return "nothing was written, because of\n" + "\n".join(lines)
+def _format_faults(faults: Mapping[str, Sequence[str]]) -> str:
+    lines = ["nothing was written, because of"]
+    for why, names in faults.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lines.append(f"  {', '.join(names[:_NAMED])}{more}: {why}")
+    return "\n".join(lines)
 
 
 def _quote(names: Iterable[str]) -> str:

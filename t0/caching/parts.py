@@ -5,9 +5,8 @@
         info = part.finish({"kept": 500})
     parts.read_info(path)      # returns the same info if `path` is a complete part, else None
 
-A part is a TFRecord file, so that the final files of a split can be made by copying bytes. Its last
-record contains the counts of the part (JSON), followed by their length and a magic number. When the
-task is published, its parts are removed.
+A part is a TFRecord file. Its last record contains the counts of the part (JSON), followed by their
+length and a magic number. When the task is published, its parts are removed.
 
 A part gets its final name when it is complete. The name identifies everything that the content
 depends on (`part_name`): the rows or source shards, the template or code, the vocabulary and the
@@ -125,20 +124,6 @@ def read_info(path: str) -> dict[str, Any] | None:
             return _read_counts(file)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return None
-
-
-def find_offsets(path: str, numbers: Sequence[int]) -> list[int]:
-    """Returns the byte offsets of records of a local part.
-
-    Args:
-      path: the part.
-      numbers: the indices of the records, in ascending order. The total number of records is also a
-        valid index. Its offset is the end of the last record.
-    """
-    selected = set(numbers)
-    with open(path, "rb") as file:
-        starts = enumerate(tfrecord.beginnings(file))
-        return [start for number, start in starts if number in selected]
 
 
 def read_records(path: str) -> Iterator[bytes]:

@@ -9,8 +9,8 @@ published tasks stay. If the same call is made again, it continues where this ru
 
 If the output is an object store, the workers write into a temporary folder of this machine, and
 need neither TensorFlow nor the network. This process uploads each part when it is complete, so that
-the next run can use the parts if this run is killed, even on another machine. It uploads the files
-of a task when all its splits are complete. If Apache Beam runs the jobs, its workers write into the
+the next run can use the parts if this run is killed. It uploads the files of a task when all its
+splits are complete. If Apache Beam runs the jobs, its workers write into the
 object store themselves.
 """
 
@@ -112,7 +112,8 @@ def cache(
             name: provenance(seqio.TaskRegistry.get(name), task.splits, setup.module_import)
             for name, task in plan.tasks.items()
         }
-        for note in (*plan.notes, *_tidy_up(plan, selection, kept_parts), *_describe_plan(plan)):
+        _tidy_up(plan, selection, kept_parts)
+        for note in (*plan.notes, *_describe_plan(plan)):
             print(printable(note), file=file)
         if not plan.splits:
             return []
@@ -178,11 +179,11 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     )
 
 
-def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
-    """Keeps the parts of killed runs, removes their other files, and returns notes to print."""
+def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> None:
+    """Keeps the parts of killed runs, and removes their other files."""
     out = selection.output_cache_dir
     names = [*plan.tasks, *plan.skipped]
-    dead, foreign = publishing.leftovers(
+    dead = publishing.leftovers(
         [out, *(posixpath.dirname(task_directory(out, name)) for name in names)]
     )
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
@@ -190,7 +191,6 @@ def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list
         parts.adopt(parts_dir, of_parts)
     for path in dead:
         paths.remove(path)
-    return [f"unfinished run of another machine, not removed: {path}" for path in foreign]
 
 
 def _describe_plan(plan: CachePlan) -> Iterator[str]:

@@ -347,7 +347,7 @@ def folder_of_run() -> Iterator[str]:
 def _folder_of_this_process() -> str:
     try:
         outside = tempfile.gettempdir()
-        for path in leftovers([outside])[0]:
+        for path in leftovers([outside]):
             with contextlib.suppress(OSError):
                 if os.lstat(path).st_uid == os.geteuid():
                     paths.remove(path)
@@ -368,34 +368,25 @@ def is_unfinished(name: str) -> bool:
     return bool(_LEFTOVER.fullmatch(name))
 
 
-def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Finds the unfinished files and folders in `folders`.
+def leftovers(folders: Iterable[str]) -> list[str]:
+    """Returns the unfinished files and folders that dead processes of this host left in `folders`.
 
-    Returns:
-      (paths left by dead processes of this host, paths of processes of other hosts). The processes
-      of other hosts may be alive.
+    The processes of other hosts may be alive, so their files are left out.
     """
-    dead, foreign = [], []
-    for folder in sorted(set(folders)):
-        for name in paths.list_names(folder):
-            match = _LEFTOVER.fullmatch(name)
-            if match and match["host"] != _host():
-                foreign.append(posixpath.join(folder, name))
-            elif match and not _alive(int(match["pid"]), int(match["start"])):
-                dead.append(posixpath.join(folder, name))
-    return dead, foreign
+    return [
+        posixpath.join(folder, name)
+        for folder in sorted(set(folders))
+        for name in paths.list_names(folder)
+        if (match := _LEFTOVER.fullmatch(name))
+        and match["host"] == _host()
+        and not _alive(int(match["pid"]), int(match["start"]))
+    ]
 
 
-def remove_leftovers(folders: Iterable[str]) -> list[str]:
-    """Removes the unfinished files and folders that dead processes of this host left in `folders`.
-
-    Returns:
-      the unfinished paths that belong to processes of other hosts; these are not removed.
-    """
-    dead, foreign = leftovers(folders)
-    for path in dead:
+def remove_leftovers(folders: Iterable[str]) -> None:
+    """Removes the unfinished files and folders that dead processes of this host left."""
+    for path in leftovers(folders):
         paths.remove(path)
-    return foreign
 
 
 def _alive(pid: int, start: int) -> bool:
