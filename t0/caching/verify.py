@@ -168,16 +168,6 @@ def _find_difference(
     return None
 
 
-def _count_records(path: str) -> int:
-    """Returns the number of records of a TFRecord file.
-
-    Raises:
-      ValueError: if a record is damaged.
-    """
-    with paths.opened(path) as file:
-        return sum(1 for _ in tfrecord.unframed(file))
-
-
 def _compare_with_stats(
     directory: str, names: set[str], only: str | None, contents: bool
 ) -> Iterator[str]:
@@ -217,7 +207,8 @@ def _compare_split_with_stats(
     for name in shards:
         path = posixpath.join(directory, name)
         try:
-            records += _count_records(path)
+            with paths.opened(path) as file:
+                records += sum(1 for _ in tfrecord.unframed(file))
         except (ValueError, OSError) as error:
             sound = False
             yield f"{path}: {error}"
