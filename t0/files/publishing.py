@@ -191,8 +191,9 @@ def publish_folder(
         if not done:
             paths.remove(marker)
             names = {*paths.list_names(staging)} - {last}
-            for name in {*paths.list_names(final)} - names:
-                paths.remove(path_inside(final, name))
+            for name in {*paths.list_marked(final)} - names:
+                if not name.endswith("/"):  # a folder below `final`, such as another task's cache
+                    paths.remove(path_inside(final, name))
             move_files(staging, final, sorted(names))
             check_whole(final, files)
             write_whole(marker, paths.read_bytes(posixpath.join(staging, last)))

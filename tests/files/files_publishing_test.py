@@ -103,6 +103,14 @@ def test_publish_folder_replaces_an_unfinished_folder(root):
     assert paths.list_names(f"{root}/a") == ["DONE"]
 
 
+def test_publish_folder_keeps_folders_below_a_remote_one(bucket):
+    bucket.put("b", "a/below/x", b"x")
+    bucket.put("b", "a/old", b"x")
+    bucket.put("b", "a.incomplete-h-1-0/DONE", b"")
+    assert publish_folder("gs://b/a.incomplete-h-1-0", "gs://b/a", last="DONE", replace=False)
+    assert sorted(bucket.files("b")) == ["a/DONE", "a/below/x"]
+
+
 def test_leftovers_of_dead_processes_only_are_removed(tmp_path):
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
