@@ -150,7 +150,7 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         requires.
     """
     unfit = [
-        name
+        f"'{name}'"
         for name, feature in task.output_features.items()
         if (feature.required or name in made) and not _fits(feature, made.get(name))
     ]
@@ -163,8 +163,8 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         raise
     except KeyError as error:
         raise UserError(
-            f"task {task.name}: a step after the cache reads a feature that no step before the "
-            f"cache makes, such as {' or '.join(unfit)}; they make: {', '.join(made)}"
+            f"task {task.name}: a step after the cache reads the feature {' or '.join(unfit)}, but "
+            f"no step before the cache makes it; they make: {', '.join(made)}"
         ) from error
     except Exception:  # noqa: BLE001, S110 - a step may need other lengths than these
         pass

@@ -253,6 +253,7 @@ def move_files(source: str, target: str, names: Sequence[str]) -> None:
     """
     pairs = [(path_inside(source, name), path_inside(target, name)) for name in names]
     with writing(target):
+        paths.make_folder(target)
         if object_facts.applies(target) and not paths.is_remote(source):
             object_facts.upload(pairs)
             return
