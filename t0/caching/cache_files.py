@@ -324,8 +324,8 @@ def _find_shifts(infos: Sequence[PartInfo]) -> list[int]:
 
     If `source_shards` made a rank-evaluation split, it has only one part, whose numbers are right.
     """
-    kept = itertools.accumulate((info.get("kept", 0) for info in infos), initial=0)
-    return [kept_before - info["start"] for kept_before, info in zip(kept, infos, strict=False)]
+    kept_rows = itertools.accumulate((info.get("kept", 0) for info in infos), initial=0)
+    return [before - info["start"] for before, info in zip(kept_rows, infos, strict=False)]
 
 
 def _read_frames(path: str, shift: int) -> Iterator[bytes]:

@@ -350,5 +350,5 @@ def text_at(
             has_text = source in numbers and job.start <= record < job.stop
         if has_text:
             texts = _read_texts(job, vocabulary)
-            return next((text for text, *place in texts if place == [source, record]), None)
+            return next((text for text, *location in texts if location == [source, record]), None)
     return None
