@@ -311,6 +311,7 @@ class ExampleCounter:
         self._tokens: Counter[str] = Counter()
         self._max_tokens: Counter[str] = Counter()
         self._chars: Counter[str] = Counter()
+        self._special: dict[str, set[int]] = {}
 
     def add(self, example: Mapping[str, Any]) -> None:
         """Counts one example, whose features are numpy values or bytes."""
@@ -335,9 +336,10 @@ class ExampleCounter:
 
     def _count(self, name: str, ids: np.ndarray) -> int:
         """Returns the number of ids other than EOS and padding."""
-        vocabulary = self._features[name].vocabulary
-        special = {vocabulary.eos_id, vocabulary.pad_id} - {None}
-        return int(np.count_nonzero(~np.isin(ids, [*special])))
+        if name not in self._special:
+            vocabulary = self._features[name].vocabulary
+            self._special[name] = {vocabulary.eos_id, vocabulary.pad_id} - {None}
+        return ids.size - sum(int(np.count_nonzero(ids == i)) for i in self._special[name])
 
     def _add_tokens(self, name: str, ids: np.ndarray) -> None:
         count = self._count(name, ids)
