@@ -22,8 +22,7 @@ from t0.catalogue.listing import read_listing
 from t0.files import tf_examples, tfrecord
 from t0.overlap import OverlapCriteria
 from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
-from t0.overlap.index import Index, IndexWriter
-from t0.overlap.scanning import scan
+from t0.overlap.index import Index, scan, write_index
 from t0.overlap.training_texts import FileJob, TrainingTexts, add_listed, text_batches
 from t0.sources import set_data_dirs
 
@@ -101,11 +100,9 @@ def main() -> None:
     sets, _ = evaluation_sets(read_listing(), EVALUATION, "validation")
     with tempfile.TemporaryDirectory() as folder:
         job = write_cache(Path(folder) / "train.tfrecord-00000-of-00001")
-        with IndexWriter(folder, OverlapCriteria()) as writer:
-            for chosen in sets:
-                for batch in chosen.batches():
-                    writer.add(batch)
-        index, grams = Index(folder), peer_index(sets)
+        criteria = OverlapCriteria()
+        write_index(folder, criteria, (batch for chosen in sets for batch in chosen.batches()))
+        index, grams = Index(folder, criteria), peer_index(sets)
         sides = {"t0 overlap": lambda: ours(job, index), "sets": lambda: peer(job, grams)}
         rates: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
         for turn in range(arguments.rounds):

@@ -14,17 +14,15 @@ work_plan       chooses the engine of each split, and divides its work into jobs
 prompted_rows   engine: renders ranges of rows of prompted tasks, without TensorFlow
 source_shards   engine: reads shards of the source of any SeqIO task
 tokenizing      tokenises texts with a cache of words
-split_state     tracks the finished pieces of a split, and decides whether it may be published
+split_state     decides whether a finished split may be published
 parts           writes and reads files with the records of one piece of a split
 cache_files     writes, describes, publishes and reads the final files of a cache
 record_rows     stores the dataset row from which each record was made
 provenance      records the inputs of a task's cache, and finds inputs that changed later
-referenced_code finds the code and the files that a task's steps refer to
-workers         runs jobs in worker processes on this machine
+workers         runs jobs in this process or in worker processes on this machine
 beam_runner     runs the same jobs on Apache Beam
-uploads         uploads the files of a run to an object store
 running         plans a run, runs its jobs, and publishes each task when it is complete
-cache_progress  shows the live line and the summary
+outcome_table   prints the table of outcomes
 verify          checks finished caches
 
 Importing this package does not import TensorFlow, and a worker that only renders rows does not need

@@ -1,7 +1,7 @@
 """Runs the jobs of a plan on Apache Beam, with the runner that `--runner=...` names.
 
     for outcome in run_on_beam(
-        states, jobs, model, RecordOptions(), Setup(module_import=["my_tasks"]),
+        specs, results, jobs, model, RecordOptions(), Setup(module_import=["my_tasks"]),
         parts_dir=parts_dir, pipeline_options=["--runner=FlinkRunner"], run_dir="gs://b/c/run",
     ):
         ...
@@ -28,15 +28,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.prompted_rows import RowRange
-from t0.caching.split_state import JoinParts, PartInfo, SplitOutcome, SplitSpec, SplitState
+from t0.caching.split_state import JoinParts, PartInfo, SplitOutcome, SplitSpec, conclude
 from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
 from t0.errors import UserError, reading
-from t0.files import paths, write_whole, writing
+from t0.files import paths, publishing, write_whole
 from t0.files.untrusted import parsed_json
 
 
 def run_on_beam(
-    states: Mapping[TaskSplit, SplitState],
+    specs: Mapping[TaskSplit, SplitSpec],
+    results: Mapping[TaskSplit, Mapping[int, PartInfo | SplitOutcome]],
     jobs: Iterable[Any],
     model: tuple[bytes, int] | None,
     options: RecordOptions,
@@ -49,7 +50,8 @@ def run_on_beam(
     """Runs the jobs in one pipeline, and after its end yields the outcome of each split.
 
     Args:
-      states: split -> its state, for each split that has no outcome yet.
+      specs: split -> its specification, for each split that has no outcome yet.
+      results: split -> the results of the pieces that an earlier run has finished; see `conclude`.
       jobs: `RowRange` and `ShardRun` jobs whose parts do not exist yet. `JoinParts` jobs are
         ignored, because the pipeline itself joins the parts of every split.
       model: the tokenizer's model, see `workers.RowRangeWorker`.
@@ -63,8 +65,7 @@ def run_on_beam(
     Raises:
       UserError: if the pipeline ended without an outcome for some split.
     """
-    with writing(run_dir):
-        paths.make_folder(run_dir)
+    publishing.make_folder(run_dir)
     pieces = [job for job in jobs if not isinstance(job, JoinParts)]
     by_rows = [job for job in pieces if isinstance(job, RowRange)]
     by_shards = [job for job in pieces if not isinstance(job, RowRange)]
@@ -72,10 +73,8 @@ def run_on_beam(
         ("ranges", by_rows, RowRangeWorker(model, setup)),
         ("shards", by_shards, ShardRunWorker(options, setup, own_process=False)),
     )
-    earlier_results = [
-        (str(split), done) for split, state in states.items() for done in state.results()
-    ]
-    specs = {str(split): state.spec for split, state in states.items()}
+    earlier_results = [(str(split), done) for split in specs for done in results[split].items()]
+    by_name = {str(split): spec for split, spec in specs.items()}
     try:
         with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
             earlier_parts = pipeline | "parts of earlier runs" >> beam.Create(earlier_results)
@@ -84,9 +83,9 @@ def run_on_beam(
                 for name, elements, start in starts
                 if elements
             ]
-            joins = _Join(specs, options, parts_dir, run_dir)
+            joins = _Join(by_name, options, parts_dir, run_dir)
             _ = (*new_parts, earlier_parts) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
-        yield from _read_outcomes(states, run_dir)
+        yield from _read_outcomes(specs, run_dir)
     finally:
         paths.remove(run_dir)
 
@@ -109,7 +108,7 @@ class _Make(beam.DoFn):
         self._execute = self._start()
 
     def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | SplitOutcome]]]:
-        infos = self._execute(element, lambda report: None)
+        infos = self._execute(element, lambda count: None)
         for spec in element.specs:
             yield str(spec.split), (element.start, infos[spec.split.task])
 
@@ -131,12 +130,9 @@ class _Join(beam.DoFn):
 
     def process(self, element: tuple[str, Iterable[tuple[int, Any]]]) -> None:
         name, results = element
-        state = SplitState(self._specs[name], self._options, self._parts_dir)
         # A runner may process a range twice. Both results are equal, so the second result may
         # replace the first.
-        for start, result in results:
-            state.add(start, result)
-        conclusion = state.conclusion()
+        conclusion = conclude(self._specs[name], dict(results), self._options, self._parts_dir)
         _write_outcome(
             execute(conclusion, None) if isinstance(conclusion, JoinParts) else conclusion,
             self._run_dir,

@@ -1,6 +1,6 @@
 """Writes, describes, publishes and reads the files of a cache in SeqIO's layout.
 
-    outcome = join_parts(JoinParts(spec, parts, infos, options, seqio_version))
+    outcome = join_parts(JoinParts(spec, parts, infos, options))
     outcome.files   # {"train.tfrecord-00000-of-00003": {"bytes": ..., "examples": ..., ...}, ...}
     publish(staging, final, manifest, replace=False)  # False: another run published first
 
@@ -11,9 +11,7 @@ name). `publish` writes `COMPLETED` into it and renames it to the task's directo
 the same output directory never share a file. The first run that finishes a task publishes it.
 
 If the output is an object store, a run writes the files on this machine, and then uploads them
-under their final names. If the disk is almost full, it writes them directly into the object store
-(`t0.caching.uploads`). `COMPLETED` is written last, when all files have arrived with their full
-sizes.
+under their final names. `COMPLETED` is written last, when all files have arrived.
 
 SeqIO only checks that `COMPLETED` exists. In the caches of this project, it contains the sizes and
 checksums that `verify` compares:
@@ -24,29 +22,24 @@ checksums that `verify` compares:
 
 A split is made in pieces. The records of each piece are first written to a file, which is called a
 part (`t0.caching.parts`). `join_parts` divides the records of all parts evenly into the final files
-of the split. So the final files are the same for every division of the split into pieces. The parts
-and the final files contain TFRecord frames, so `join_parts` copies bytes and parses no records.
+of the split. So the final files are the same for every division of the split into pieces.
 
-The records of rank evaluation are an exception, because they contain the number of their row
-(`idx`). In each range of rows, the rows are numbered as if no row before the range was dropped. If
-rows were dropped, `join_parts` corrects the numbers in the later ranges, so that `idx` counts only
-the kept rows, as in SeqIO.
+The records of rank evaluation contain the number of their row (`idx`). In each range of rows, the
+rows are numbered as if no row before the range was dropped. If rows were dropped, `join_parts`
+corrects the numbers in the later ranges, so that `idx` counts only the kept rows, as in SeqIO.
 
 This module imports TensorFlow only for `gs://`.
 """
 
 import base64
-import bisect
 import hashlib
 import io
 import itertools
 import json
 import math
-import os
 import posixpath
 import re
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
@@ -56,19 +49,10 @@ from t0.caching import parts, record_rows
 from t0.caching.cache_plan import RecordOptions
 from t0.caching.split_state import WRITTEN, JoinParts, PartInfo, SplitOutcome, sum_counts, summed
 from t0.errors import refuse_unanswered
-from t0.files import (
-    path_inside,
-    paths,
-    protobuf_wire,
-    publish_folder,
-    tf_examples,
-    tfrecord,
-    whole_file,
-    write_whole,
-    writing,
-)
+from t0.files import path_inside, paths, protobuf_wire, publishing, tf_examples, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
+from t0.machine import installed_version
 
 COMPLETED = "COMPLETED"
 # The record of a cache's inputs; see `t0.caching.provenance`.
@@ -80,9 +64,6 @@ INTERLEAVED_SHARDS = 16
 SEQIO_MIN_SHARDS = 64
 SHUFFLE_BUFFER_EXAMPLES = 1000
 COPIED_BYTES = 2**20
-# Consecutive frames in a local file: the file's path, the offset of the first byte of the frames,
-# and the offset after their last byte.
-Stretch = tuple[str, int, int]
 
 _LIST, _SCALAR = [None], []
 _PLAIN = {
@@ -163,7 +144,7 @@ def write_provenance(directory: str, made_from: Mapping[str, Any]) -> None:
     Raises:
       OutputError: if it cannot be written.
     """
-    write_whole(posixpath.join(directory, PROVENANCE), with_checksum(made_from))
+    publishing.write_whole(posixpath.join(directory, PROVENANCE), with_checksum(made_from))
 
 
 def read_provenance(directory: str) -> dict[str, Any] | None:
@@ -199,16 +180,6 @@ def _is_manifest(manifest: Any) -> bool:
     )
 
 
-def make_directory(path: str) -> None:
-    """Makes the directory `path` and its parents if they do not exist.
-
-    Raises:
-      OutputError: if it cannot be made.
-    """
-    with writing(path):
-        paths.make_folder(path)
-
-
 def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: bool) -> bool:
     """Publishes the files in `staging` as the finished cache in `final`.
 
@@ -225,12 +196,12 @@ def publish(staging: str, final: str, manifest: Mapping[str, Any], *, replace: b
       OutputError: if publishing fails. `final` is then unchanged or, in an object store,
         unfinished.
     """
-    write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
+    publishing.write_whole(posixpath.join(staging, COMPLETED), with_checksum(manifest))
     splits = manifest.get("splits", {}).values()
     entries = {k: v for split in splits for k, v in split.get("files", {}).items()}
     # Older versions of this project did not write the CRC32C.
     files = {k: Facts(entry["bytes"], entry.get("crc32c", "")) for k, entry in entries.items()}
-    return publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
+    return publishing.publish_folder(staging, final, last=COMPLETED, replace=replace, files=files)
 
 
 def shard_count(options: RecordOptions, source_shards: int, records: int, size_bytes: int) -> int:
@@ -278,24 +249,32 @@ def join_parts(job: JoinParts) -> SplitOutcome:
       OutputError: if they cannot be written.
     """
     spec, split = job.spec, job.spec.split
-    directory = job.directory or split.directory
-    make_directory(directory)
+    directory, stats = split.directory, totals(job.infos)
+    publishing.make_folder(directory)
     with ExitStack() as stack:
-        with writing(directory):
+        with publishing.writing(directory):
             files = [stack.enter_context(paths.local_copy(path)) for path in job.parts]
-        sizes = [(info["records"], info["bytes"]) for info in job.infos]
-        if spec.choices:
-            files, sizes = _renumber_parts(files, job.infos, directory, stack)
-        total, size_bytes = (sum(numbers) for numbers in zip(*sizes, strict=True))
-        count = shard_count(job.options, spec.source_shards, total, size_bytes)
-        bounds = [total * index // count for index in range(count + 1)]
-        stretches = _divide_into_stretches(files, [records for records, _ in sizes], bounds)
-        written = _write_files(stretches, bounds, split.name, directory)
-    stats = totals(job.infos)
+        shifts = _find_shifts(job.infos) if spec.choices else [0] * len(files)
+        size_bytes = sum(
+            sum(map(len, _read_frames(path, shift))) if shift else info["bytes"]
+            for path, shift, info in zip(files, shifts, job.infos, strict=True)
+        )
+        count = shard_count(job.options, spec.source_shards, stats["examples"], size_bytes)
+        frames = itertools.chain.from_iterable(map(_read_frames, files, shifts))
+        bounds = [stats["examples"] * index // count for index in range(count + 1)]
+        written = {}
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            name = file_name(split.name, index, count)
+            of_file = itertools.islice(frames, stop - start)
+            entry = write_file(
+                path_inside(directory, name), lambda path, some=of_file: copy_frames(path, some)
+            )
+            written[name] = {**entry, "examples": stop - start}
     info = {
         "features": _features(job),
         "num_shards": len(written),
-        "seqio_version": job.seqio_version,
+        # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
+        "seqio_version": installed_version("seqio", "seqio-nightly"),
     }
     descriptions = {f"info.{split.name}.json": info, f"stats.{split.name}.json": stats}
     if spec.row_source and all(record_rows.MASK in part for part in job.infos):
@@ -340,79 +319,21 @@ def totals(infos: Sequence[PartInfo]) -> dict[str, int]:
     return {"examples": sum(info["records"] for info in infos), **tokens, **most, **characters}
 
 
-def _renumber_parts(
-    files: Sequence[str], infos: Sequence[PartInfo], directory: str, stack: ExitStack
-) -> tuple[list[str], list[tuple[int, int]]]:
-    """Corrects the row numbers in the parts, so that only kept rows are counted.
+def _find_shifts(infos: Sequence[PartInfo]) -> list[int]:
+    """Returns, for each part, the number to add to its row numbers, so that only kept rows count.
 
-    Returns:
-      the paths of the corrected parts, and a pair for each part: its number of records and its size
-      in bytes. A part whose row numbers are already right keeps its path.
+    If `source_shards` made a rank-evaluation split, it has only one part, whose numbers are right.
     """
-    numbered, sizes = [], []
-    temporary: str | None = None
-    kept_before = 0
-    for path, info in zip(files, infos, strict=True):
-        shift = kept_before - info["start"]
-        # If `source_shards` made a rank-evaluation split, it has only one part, whose numbers are
-        # right.
-        kept_before += info.get("kept", 0)
-        if shift:
-            with writing(directory):
-                temporary = temporary or stack.enter_context(
-                    tempfile.TemporaryDirectory(
-                        dir=None if paths.is_remote(directory) else directory
-                    )
-                )
-            path, info = _renumber_part(path, shift, temporary)
-        numbered.append(path)
-        sizes.append((info["records"], info["bytes"]))
-    return numbered, sizes
+    kept_rows = itertools.accumulate((info.get("kept", 0) for info in infos), initial=0)
+    return [before - info["start"] for before, info in zip(kept_rows, infos, strict=False)]
 
 
-def _renumber_part(path: str, shift: int, folder: str) -> tuple[str, Mapping[str, Any]]:
-    name = posixpath.basename(path)
-    frames = (tfrecord.framed(_renumber(record, shift)) for record in parts.read_records(path))
-    with parts.PartWriter(folder, name) as writer:
-        while batch := list(itertools.islice(frames, 1000)):
-            writer.append(batch)
-        info = writer.finish({})
-    return os.path.join(folder, name), info  # noqa: PTH118
-
-
-def _divide_into_stretches(
-    files: Sequence[str], counts: Sequence[int], bounds: Sequence[int]
-) -> list[list[Stretch]]:
-    """Returns, for each final file, the stretches of the parts that are copied into the file.
-
-    Args:
-      files: the paths of the parts.
-      counts: the number of records of each part.
-      bounds: the index of the first record of each final file, followed by the total number of
-        records.
-    """
-    of_files: list[list[Stretch]] = [[] for _ in bounds[1:]]
-    first = 0
-    for path, count in zip(files, counts, strict=True):
-        last = first + count
-        cuts = sorted({first, last, *(bound for bound in bounds if first < bound < last)})
-        offsets = parts.find_offsets(path, [cut - first for cut in cuts])
-        for cut, (begin, end) in zip(cuts, itertools.pairwise(offsets), strict=False):
-            of_files[bisect.bisect_right(bounds, cut) - 1].append((path, begin, end))
-        first = last
-    return of_files
-
-
-def _write_files(
-    stretches: Sequence[Sequence[Stretch]], bounds: Sequence[int], split: str, directory: str
-) -> dict[str, dict[str, Any]]:
-    files = {}
-    for index, of_file in enumerate(stretches):
-        name = file_name(split, index, len(stretches))
-        path = path_inside(directory, name)
-        described = write_file(path, lambda local, s=of_file: copy_frames(local, s))
-        files[name] = {**described, "examples": bounds[index + 1] - bounds[index]}
-    return files
+def _read_frames(path: str, shift: int) -> Iterator[bytes]:
+    """Yields the framed records of a part, with `shift` added to their row numbers."""
+    records = parts.read_records(path)
+    if shift:
+        records = (_renumber(record, shift) for record in records)
+    return map(tfrecord.framed, records)
 
 
 def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
@@ -428,7 +349,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
     Raises:
       OutputError: if it cannot be written.
     """
-    with whole_file(path, durable=True) as temporary:
+    with publishing.whole_file(path, durable=True) as temporary:
         fill(temporary)
         with open(temporary, "rb") as file:
             return entry_of(file)
@@ -453,27 +374,14 @@ def entry_of(file: BinaryIO) -> dict[str, Any]:
 def _write_json(path: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Writes `content` as JSON in SeqIO's format, and returns the file's entry for the manifest."""
     written = (json.dumps(content, sort_keys=True, indent=2) + "\n").encode()
-    write_whole(path, written)
+    publishing.write_whole(path, written)
     return entry_of(io.BytesIO(written))
 
 
-def copy_frames(path: str, stretches: Sequence[Stretch]) -> None:
-    """Writes the bytes of the stretches, one after another, to the file at `path`."""
+def copy_frames(path: str, frames: Iterable[bytes]) -> None:
+    """Writes frames, one after another, to the file at `path`."""
     with open(path, "wb") as target:
-        for block in _read_blocks(stretches):
-            target.write(block)
-
-
-def _read_blocks(stretches: Sequence[Stretch]) -> Iterator[bytes]:
-    for path, start, end in stretches:
-        with open(path, "rb") as source:
-            source.seek(start)
-            while start < end:
-                block = source.read(min(COPIED_BYTES, end - start))
-                if not block:
-                    raise OSError(f"{path} ends at byte {start}, expected {end} bytes")
-                start += len(block)
-                yield block
+        target.writelines(frames)
 
 
 def _renumber(record: bytes, shift: int) -> bytes:

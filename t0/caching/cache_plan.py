@@ -19,6 +19,7 @@ with four additions:
 - a cache is written again if its inputs (prompt, data, vocabulary, modules) have changed.
 """
 
+import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 
 NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
+_NAMED = 20  # the number of tasks that a message names
 # T0's sequence lengths in tokens, including EOS. Training truncates longer examples.
 LONGEST = {"inputs": 1024, "targets": 256}
 
@@ -215,7 +217,7 @@ def select_tasks(
     """Returns the names of the selected tasks, in the registry's order, and notes for the user.
 
     Raises:
-      UserError: if an entry of `wanted` is not a valid regex, or matches no task and no mixture.
+      UserError: if an entry of `wanted` matches no task and no mixture.
     """
     selected = set(catalogue.tasks) if not wanted else set()
     for entry in wanted:
@@ -225,7 +227,7 @@ def select_tasks(
                 "task or mixture",
                 entry,
                 [*catalogue.tasks, *catalogue.mixtures],
-                f"It matches none of the {len(catalogue.tasks)} registered tasks; "
+                f"As a regex, it matches none of the {len(catalogue.tasks)} registered tasks; "
                 "is the module that registers it among --module_import, such as t0.seqio_tasks, "
                 "t0.recipes or t5.data.mixtures?",
             )
@@ -245,15 +247,11 @@ def _match_tasks(catalogue: Catalogue, entry: str) -> set[str]:
     # Mixtures come first: the name `t0++_train` is also a valid regex, which matches other names.
     if entry in catalogue.mixtures:
         return set(catalogue.mixtures[entry])
-    try:
-        regex = re.compile(entry)
-    except re.error as error:
-        # The entry may be a misspelled mixture. For example, Python 3.11 accepts `t0++_trian` as a
-        # regex, but Python 3.10 does not.
-        names = [*catalogue.tasks, *catalogue.mixtures]
-        hint = f"It is not a regex: {error}."
-        raise unknown_name("task or mixture", entry, names, hint) from None
-    return {name for name in catalogue.tasks if regex.fullmatch(name)}
+    # A misspelled mixture may be no valid regex. For example, Python 3.11 accepts `t0++_trian` as a
+    # regex, but Python 3.10 does not.
+    with contextlib.suppress(re.error):
+        return {name for name in catalogue.tasks if re.fullmatch(entry, name)}
+    return set()
 
 
 _ABSENT_HINT = (
@@ -267,13 +265,16 @@ def task_directory(output_dir: str, task_name: str) -> str:
     return path_inside(output_dir, *task_name.split(":"))
 
 
-def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> CachePlan:
+def make_plan(
+    selection: CacheSelection, catalogue: Catalogue, tag: str, *, folder: str | None = None
+) -> CachePlan:
     """Returns the tasks and splits to write.
 
     Args:
       selection: the tasks to cache.
       catalogue: the registry and the existing caches.
       tag: the suffix of this run's unfinished directories (`<task>.<tag>`).
+      folder: the folder in which these are made; None for the output directory.
 
     Raises:
       UserError: if a name matches nothing, if no task is selected, if a finished cache does not
@@ -294,14 +295,10 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
     lacking = False
     for name in names:
         try:
-            decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag)
-        except _AbsentSplits as absent:
-            for split, why in absent.splits.items():
-                faults.setdefault(why, []).append(f"{name} split '{split}'")
-            lacking = True
-            continue
+            decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag, folder)
         except UserError as error:
             faults.setdefault(str(error), []).append(name)
+            lacking |= isinstance(error, AbsentData)
             continue
         if isinstance(decided, str):
             skipped[name] = decided
@@ -313,20 +310,8 @@ def make_plan(selection: CacheSelection, catalogue: Catalogue, tag: str) -> Cach
     return CachePlan(_order_splits(splits), tasks, skipped, tuple(notes))
 
 
-class _AbsentSplits(AbsentData):
-    """The error for a task with splits whose data cannot be found.
-
-    Args:
-      splits: split -> the reason.
-    """
-
-    def __init__(self, splits: Mapping[str, str]) -> None:
-        super().__init__("; ".join(splits.values()))
-        self.splits = splits
-
-
 def _plan_task(
-    selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str
+    selection: CacheSelection, catalogue: Catalogue, task: Any, tag: str, folder: str | None
 ) -> tuple[TaskPlan | str, list[TaskSplit]]:
     """Returns (plan of a task, its splits), or (reason to skip the task, [])."""
     splits = [s for s in task.splits if not selection.splits or s in selection.splits]
@@ -348,7 +333,7 @@ def _plan_task(
         splits = [split for split in task.splits if split in splits or split in cached]
     if reason and cache != final:
         return reason, []
-    staging = f"{final}.{tag}"
+    staging = f"{task_directory(folder or selection.output_cache_dir, task.name)}.{tag}"
     present, absent = _find_present(task, splits, staging, catalogue)
     if reason:
         missing = {split.name for split in present} - catalogue.cached_splits(final)
@@ -362,7 +347,7 @@ def _plan_task(
         why = f"the cache in {cache} is stale ({'; '.join(changed)}), and "
         absent = {split: why + reason for split, reason in absent.items()}
     if absent and (not selection.skip_absent_splits or (changed and not present)):
-        raise _AbsentSplits(absent)
+        raise AbsentData("; ".join(f"split '{name}': {why}" for name, why in absent.items()))
     if not present:
         return "no data: " + "; ".join(absent.values()), []
     names = tuple(split.name for split in present)
@@ -411,14 +396,12 @@ def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
             raise unknown_name("split", split, names, f"The selected tasks have {_quote(names)}.")
 
 
-def _format_faults(faults: Mapping[str, Sequence[str]], shown: int = 20) -> str:
-    lines = []
-    for why, names in [*faults.items()][:shown]:
-        more = f" and {len(names) - shown} more" if len(names) > shown else ""
-        lines.append(f"  {', '.join(names[:shown])}{more}: {why}")
-    if len(faults) > shown:
-        lines.append(f"  ... and {len(faults) - shown} more reasons")
-    return "nothing was written, because of\n" + "\n".join(lines)
+def _format_faults(faults: Mapping[str, Sequence[str]]) -> str:
+    lines = ["nothing was written, because of"]
+    for why, names in faults.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        lines.append(f"  {', '.join(names[:_NAMED])}{more}: {why}")
+    return "\n".join(lines)
 
 
 def _quote(names: Iterable[str]) -> str:

@@ -5,9 +5,8 @@
         info = part.finish({"kept": 500})
     parts.read_info(path)      # returns the same info if `path` is a complete part, else None
 
-A part is a TFRecord file, so that the final files of a split can be made by copying bytes. Its last
-record contains the counts of the part (JSON), followed by their length and a magic number. When the
-task is published, its parts are removed.
+A part is a TFRecord file. Its last record contains the counts of the part (JSON), followed by their
+length and a magic number. When the task is published, its parts are removed.
 
 A part gets its final name when it is complete. The name identifies everything that the content
 depends on (`part_name`): the rows or source shards, the template or code, the vocabulary and the
@@ -27,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 from t0.files import path_inside, paths, tfrecord, writing
-from t0.files.publishing import UnfinishedFile
+from t0.files.publishing import UnfinishedFile, make_folder
 from t0.files.untrusted import parsed_json
 
 _FOOTER = struct.Struct("<Q8s")
@@ -127,20 +126,6 @@ def read_info(path: str) -> dict[str, Any] | None:
         return None
 
 
-def find_offsets(path: str, numbers: Sequence[int]) -> list[int]:
-    """Returns the byte offsets of records of a local part.
-
-    Args:
-      path: the part.
-      numbers: the indices of the records, in ascending order. The total number of records is also a
-        valid index. Its offset is the end of the last record.
-    """
-    selected = set(numbers)
-    with open(path, "rb") as file:
-        starts = enumerate(tfrecord.beginnings(file))
-        return [start for number, start in starts if number in selected]
-
-
 def read_records(path: str) -> Iterator[bytes]:
     """Yields the records of a local part."""
     with open(path, "rb") as file:
@@ -149,8 +134,8 @@ def read_records(path: str) -> Iterator[bytes]:
         yield from itertools.islice(tfrecord.unframed(file), count)
 
 
-def adopt(directory: str, leftovers: Iterable[str]) -> int:
-    """Moves the parts of killed runs into `directory`, and returns their number.
+def adopt(directory: str, leftovers: Iterable[str]) -> None:
+    """Moves the parts of killed runs into `directory`.
 
     If two runs call this function at the same time, each part goes to only one of the runs, because
     a move is atomic.
@@ -159,21 +144,19 @@ def adopt(directory: str, leftovers: Iterable[str]) -> int:
       directory: this run's directory of parts.
       leftovers: the directories of the parts of killed runs. This function removes them.
     """
-    adopted = 0
-    with writing(directory):
-        paths.make_folder(directory)
+    make_folder(directory)
     for leftover in leftovers:
-        for name in paths.list_names(leftover):
-            if not name.endswith(SUFFIX):
-                continue
+        for name in filter(_is_part, paths.list_names(leftover)):
             # Another run may have moved it first.
             with contextlib.suppress(OSError):
                 paths.rename(path_inside(leftover, name), path_inside(directory, name))
-                adopted += 1
         paths.remove(leftover)
-    return adopted
 
 
 def any_whole(directory: str) -> bool:
     """Returns whether `directory` has a part that a later run may take over."""
-    return any(name.endswith(SUFFIX) for name in paths.list_names(directory))
+    return any(map(_is_part, paths.list_names(directory)))
+
+
+def _is_part(name: str) -> bool:
+    return name.endswith(SUFFIX)

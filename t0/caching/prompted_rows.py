@@ -25,9 +25,10 @@ control pieces, which match no text.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -147,22 +148,9 @@ class Renderer:
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
         self._targets: dict[tuple[str, bool], Encoded] = {}
-        self._compiled: dict[tuple[Template, str], CompiledTemplate] = {}
-        self._opened: dict[tuple[str, str | None, str], sources.SplitRows] = {}
-
-    def open_rows(self, job: RowRange) -> sources.SplitRows:
-        """Returns the rows of a range's split, which stays open until another split is opened."""
-        key = (job.dataset, job.subset, job.split)
-        if key not in self._opened:
-            self._opened = {key: sources.open_split(*key)}
-        return self._opened[key]
-
-    def compiled(self, prompt: Prompt) -> CompiledTemplate:
-        """Compiles the template of a prompt on first use, and returns the compiled template."""
-        key = (prompt.template, prompt.seed_name)
-        if key not in self._compiled:
-            self._compiled[key] = CompiledTemplate(prompt.template, prompt.seed_name)
-        return self._compiled[key]
+        self.compile = functools.cache(CompiledTemplate)
+        # The rows of a split stay open until another split is opened.
+        self.open_split = functools.lru_cache(1)(sources.open_split)
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
         """Tokenises texts into entries `inputs` and `inputs_pretokenized`.
@@ -203,26 +191,21 @@ class Renderer:
         ]
 
 
-class _RawRow(NamedTuple):
-    """A row of a dataset before rendering.
+class _Row(NamedTuple):
+    """A row of a dataset, and the example that a template rendered from it.
 
     Attributes:
       number: the number of the row in its split.
       hidden: whether its label is withheld.
       document: the serialized entry `document` of the row's records; empty if the records have no
         such entry.
+      example: the example; None before rendering.
     """
 
     number: int
     hidden: bool
     document: bytes
-
-
-class _RenderedRow(NamedTuple):
-    """A row, and the example that a template rendered from it."""
-
-    row: _RawRow
-    example: Example
+    example: Example | None = None
 
 
 class _TaskRecords:
@@ -245,9 +228,7 @@ class _TaskRecords:
         self._over = {"inputs": 0, "targets": 0}
         self.report = RowReport(hide_labels=spec.hide_labels, ranked=spec.choices)
 
-    def add(
-        self, kept: Sequence[_RenderedRow], inputs: Sequence[Encoded], renderer: Renderer
-    ) -> None:
+    def add(self, kept: Sequence[_Row], inputs: Sequence[Encoded], renderer: Renderer) -> None:
         """Writes the records of the next rows.
 
         Args:
@@ -255,16 +236,16 @@ class _TaskRecords:
           inputs: the tokenised inputs of these rows.
           renderer: the renderer, which tokenises the targets.
         """
-        self._rows += [row.number for row, _ in kept]
+        self._rows += [row.number for row in kept]
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
     def _plain(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        texts = [self.report.target(ex, hidden, index) for (index, hidden, _), ex in kept]
+        texts = [self.report.target(ex, hidden, index) for index, hidden, _, ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
-        for ((index, *_), ex), encoded, text in zip(kept, inputs, texts, strict=True):
+        for (index, *_, ex), encoded, text in zip(kept, inputs, texts, strict=True):
             target = targets[text, eos]
             if text != NO_LABEL and target.has_unknown:
                 self.report.count(UNKNOWN, index)
@@ -279,10 +260,10 @@ class _TaskRecords:
 
     def _choices(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        targets = renderer.targets([c for _, ex in kept for c in ex.choices or ()], eos)
+        targets = renderer.targets([c for row in kept for c in row.example.choices or ()], eos)
         framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
         frames = []
-        for ((index, hidden, document), ex), encoded in zip(kept, inputs, strict=True):
+        for (index, hidden, document, ex), encoded in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
             # This number is only right if no row before the range was dropped. Otherwise,
@@ -356,8 +337,16 @@ class _TaskRecords:
         )
 
 
-def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
+def render_rows(
+    job: RowRange, renderer: Renderer, count: Callable[[int], None] = lambda rows: None
+) -> dict[str, PartInfo | str]:
     """Writes the parts of a range of rows.
+
+    Args:
+      job: the rows and their prompts.
+      renderer: the shared state of this process.
+      count: a function that is called with the number of rows that were rendered since the last
+        call. A row counts once for each task.
 
     Returns:
       task -> the counts of its part. If the task's template fails on a row, task -> the error
@@ -371,9 +360,9 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
     with ExitStack() as stack:
         outputs = {prompt: _open_parts(prompt, job, stack) for prompt in job.prompts}
         column = next((spec.document for spec in job.specs if spec.document), None)
-        for rows in _batches(job, renderer.open_rows(job)):
+        for rows in _batches(job, renderer.open_split(job.dataset, job.subset, job.split)):
             raw = [
-                _RawRow(
+                _Row(
                     index,
                     sources.hidden_label(job.dataset, row),
                     _encode_document(row[column]) if column else b"",
@@ -391,6 +380,7 @@ def render_rows(job: RowRange, renderer: Renderer) -> dict[str, PartInfo | str]:
                         {output.spec.split.task: str(error) for output in outputs[prompt]}
                     )
                     del outputs[prompt]
+            count(len(rows) * len(job.specs))
         for output in (output for several in outputs.values() for output in several):
             results[output.spec.split.task] = output.finish(job.stop)
     return results
@@ -427,10 +417,10 @@ def _batches(
 def _render(
     prompt: Prompt,
     outputs: Sequence[_TaskRecords],
-    rows: Sequence[tuple[_RawRow, PreparedRow]],
+    rows: Sequence[tuple[_Row, PreparedRow]],
     renderer: Renderer,
 ) -> None:
-    compiled = renderer.compiled(prompt)
+    compiled = renderer.compile(prompt.template, prompt.seed_name)
     for output in outputs:
         output.report.count_answers(compiled.fixed_choices)
     rendered = []
@@ -440,10 +430,10 @@ def _render(
             for output in outputs:
                 output.report.target(None, raw.hidden, raw.number)
         else:
-            rendered.append(_RenderedRow(raw, example))
+            rendered.append(raw._replace(example=example))
     try:
         entries = {
-            eos: renderer.inputs([example.inputs for _, example in rendered], eos)
+            eos: renderer.inputs([row.example.inputs for row in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}
         }
         for output in outputs:

@@ -13,28 +13,31 @@ record is None or missing.
 A prompted task with T0's own steps depends on its prompt, its data and its vocabulary. Every other
 task also depends on the user's own modules. These are the modules that registered the tasks, the
 modules to which its steps refer, and all modules that these modules import. Files to which the
-steps refer also count as data. To find such files, texts in closures, arguments and global
-variables are interpreted as paths of local files.
+steps refer also count as data. To find such modules and files, `CodeWalk` follows the values that
+are bound to the steps: the arguments of `functools.partial`, the closures of functions, the texts
+in the global variables that functions use, and the attributes of objects. It interprets texts as
+paths of local files. It does not follow the code of installed packages.
 """
 
 import dataclasses
 import functools
 import glob
 import hashlib
-import importlib.util
+import inspect
+import itertools
 import os
 import posixpath
+import site
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import t0
 from t0.caching.cache_files import COPIED_BYTES, PROVENANCE, read_provenance
-from t0.caching.referenced_code import INSTALLED, CodeWalk
 from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
@@ -57,9 +60,10 @@ _NOT_PRINTED = (
     "reference",
     "where",
 )
-_PACKAGES = ("seqio", "t5", "tensorflow", "tensorflow-text", "tensorflow-datasets", "tfds-nightly")
+_INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
+_LONGEST_PATH = 4096
 _FILES_AT_ONCE = 16
-_SECTIONS = ("prompt", "data", "vocabulary", "named_files")
+_SECTIONS = ("prompt", "data", "vocabulary", "modules", "named_files")
 
 # Name -> (value to compare, phrase for the user if the value differs). An unknown value is None.
 _Values = dict[str, tuple[Any, str]]
@@ -78,23 +82,25 @@ def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) 
     only_ours = not roots and _is_ours(type(task.source).__module__)
     if not only_ours:
         roots += _imported(modules)
-    files = [entry for entry in CodeWalk(roots).find_own_modules() if not _is_ours(entry[0])]
+    own_modules = [name for name in _find_own_modules(roots) if not _is_ours(name)]
     sections = {
         name: {key: value for key, (value, _) in values.items()}
-        for name, values in _read_sections(task, splits, walk).items()
+        for name, values in _read_sections(task, splits, walk, own_modules).items()
     }
     return {
         "format": RECORD_FORMAT,
         **sections,
-        "modules": {name: _digest([file]) for name, file in files},
         "named_files": [] if only_ours else list(sections["named_files"].values()),
     }
 
 
-def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> dict[str, _Values]:
+def _read_sections(
+    task: seqio.Task, splits: Iterable[str], walk: "CodeWalk", modules: Iterable[str]
+) -> dict[str, _Values]:
     """Returns the inputs of a task on this machine, as a mapping with the keys `_SECTIONS`."""
     vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
     data = {split: _local_files(task.source, split) for split in splits}
+    code = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     return {
         "prompt": {
             name: (value, f"the prompt's {name}") for name, value in _prompt(task.source).items()
@@ -106,6 +112,11 @@ def _read_sections(task: seqio.Task, splits: Iterable[str], walk: CodeWalk) -> d
         "vocabulary": {
             name: (_vocabulary_digest(value), f"the vocabulary: {_vocabulary_file(value)}")
             for name, value in vocabularies.items()
+        },
+        "modules": {
+            name: (_digest([file]), f"the module {name}: {file}")
+            for name, file in code.items()
+            if file
         },
         "named_files": {
             str(number): (_digest(_match_files(path)), f"the data: {path}")
@@ -138,26 +149,8 @@ def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
         return [f"its records have format {recorded['format']}, this version's {RECORD_FORMAT}"]
     before = {name: _read_section(recorded, name) for name in _SECTIONS}
     splits = [split for split in before["data"] if split in (task.splits or ())]
-    now = _read_sections(task, splits, _walk(task))
-    *changed, files = [_compare(before[name], now[name]) for name in _SECTIONS]
-    return [*sum(changed, []), *changed_modules(recorded), *files]
-
-
-def changed_modules(recorded: Mapping[str, Any]) -> list[str]:
-    """Returns a phrase for each changed module of a record, without importing the modules."""
-    before = _read_section(recorded, "modules")
-    files = {name: file for name in before if (file := _module_file(name))}
-    now = {name: (_digest([file]), f"the module {name}: {file}") for name, file in files.items()}
-    return _compare(before, now)
-
-
-def _module_file(name: str) -> str | None:
-    if name in sys.modules:
-        return getattr(sys.modules[name], "__file__", None)
-    if not name.isidentifier():  # for a submodule, `find_spec` would import its package
-        return None
-    spec = importlib.util.find_spec(name)
-    return spec.origin if spec and spec.has_location else None
+    now = _read_sections(task, splits, _walk(task), before["modules"])
+    return [phrase for name in _SECTIONS for phrase in _compare(before[name], now[name])]
 
 
 def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -191,8 +184,7 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
     shards = list(source.list_shards(split))
     files = source.data_files(split) if hasattr(source, "data_files") else shards
     if not files:
-        # The shards are numbered files of a hub repository. The repository's name is an attribute
-        # of the source, so `identify_code` includes it.
+        # The shards are numbered files of a hub repository.
         return shards if isinstance(source, TextSource) else None
     try:
         # In parallel, because an object store takes long to answer for each file.
@@ -200,30 +192,6 @@ def identify_data(source: seqio.DataSource, split: str) -> list[Any] | None:
             return [shards, list(pool.map(_identify_file, map(str, files)))]
     except OSError:
         return None
-
-
-def identify_code(task: seqio.Task, modules: Sequence[str]) -> dict[str, Any]:
-    """Returns the inputs of a task's records other than its data.
-
-    These are the task's code, the values bound to the code, and the versions of packages.
-
-    Args:
-      task: the task.
-      modules: the names of the modules that registered the tasks, on which every task depends.
-    """
-    walk = CodeWalk(_imported(modules))
-    bound = walk.describe((task.preprocessors, task.source, task.output_features))
-    return {
-        "bound": bound,
-        "modules": {name: _digest([file]) for name, file in walk.find_own_modules()},
-        "packages": {"t0": t0.__version__, **_package_versions()},
-    }
-
-
-@functools.cache
-def _package_versions() -> dict[str, str]:
-    versions = {package.metadata["Name"]: package.version for package in metadata.distributions()}
-    return {name: versions[name] for name in _PACKAGES if name in versions}
 
 
 def _imported(modules: Sequence[str]) -> list[ModuleType]:
@@ -271,16 +239,123 @@ def _model_digest(path: str, *_: int) -> str:
     return model_digest(paths.read_bytes(path))
 
 
-def _walk(task: seqio.Task) -> CodeWalk:
+def bound_values(task: seqio.Task) -> list[str]:
+    """Returns the texts and numbers that are bound to a task's steps."""
+    return _walk(task).values
+
+
+def _walk(task: seqio.Task) -> "CodeWalk":
     walk = CodeWalk()
     # A prompted source is left out: it refers only to its template, which is recorded separately.
-    walk.describe((task.preprocessors, None if _prompt(task.source) else task.source))
+    walk.visit((task.preprocessors, None if _prompt(task.source) else task.source))
     return walk
+
+
+class CodeWalk:
+    """Visits the values that are bound to a task's steps.
+
+    Attributes:
+      modules: the modules of the visited values, as keys.
+      paths: the texts that look like local paths or path patterns, in the order of the walk.
+      values: the visited texts and numbers, in the order of the walk.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[ModuleType, None] = {}
+        self.paths: list[str] = []
+        self.values: list[str] = []
+        self._seen: dict[int, Any] = {}
+
+    def visit(self, value: Any) -> None:
+        """Visits a value and, recursively, the values that it refers to."""
+        if isinstance(value, str | Path | bytes | int | float):
+            self.values.append(repr(value))
+            is_path = isinstance(value, str | Path) and _looks_like_path(str(value))
+            if is_path and str(value) not in self.paths:
+                self.paths.append(str(value))
+        elif id(value) not in self._seen:
+            self._seen[id(value)] = value  # keeps the value alive, so no other value gets its id
+            for child in self._find_children(value):
+                self.visit(child)
+
+    def _find_children(self, value: Any) -> Iterable[Any]:
+        if isinstance(value, Mapping):
+            return itertools.chain.from_iterable(value.items())
+        if isinstance(value, list | tuple | Set):
+            return value
+        if isinstance(value, ModuleType):
+            self.modules[value] = None
+            return ()
+        if isinstance(value, functools.partial):
+            return value.func, value.args, value.keywords
+        if inspect.ismethod(value):
+            return value.__self__, value.__func__
+        is_code = inspect.isfunction(value) or isinstance(value, type)
+        defined = value if is_code else type(value)
+        if module := sys.modules.get(defined.__module__ or ""):
+            self.modules[module] = None
+        if inspect.isfunction(value):
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            texts = _find_texts(value)
+            return value.__defaults__, value.__kwdefaults__, cells, vars(value), texts
+        is_leaf = isinstance(value, seqio.Vocabulary) or defined.__module__.startswith(
+            "tensorflow."
+        )
+        if is_code or is_leaf:
+            return ()
+        attributes = dict(sorted(getattr(value, "__dict__", {}).items()))
+        return getattr(value, "__wrapped__", None), attributes
+
+
+def _find_own_modules(roots: Iterable[ModuleType]) -> list[str]:
+    """Returns the names of modules and all their imports, except installed packages."""
+    names = set()
+    queue = list(roots)
+    while queue:
+        module = queue.pop()
+        file = getattr(module, "__file__", None)
+        if not file or module.__name__ in names or file.startswith(_INSTALLED):
+            continue
+        names.add(module.__name__)
+        for value in list(vars(module).values()):
+            is_module = isinstance(value, ModuleType)
+            name = value.__name__ if is_module else getattr(value, "__module__", None)
+            if isinstance(name, str) and name in sys.modules:
+                queue.append(sys.modules[name])
+    return sorted(names)
+
+
+def _looks_like_path(text: str) -> bool:
+    is_path = ("/" in text or "." in text) and "://" not in text
+    return is_path and text.isprintable() and len(text) < _LONGEST_PATH
+
+
+def _find_texts(function: Any) -> list[Any]:
+    """Returns the texts, or collections of texts, in the global variables that a function uses.
+
+    For a function of an installed package, it returns [].
+    """
+    code = [function.__code__]
+    for outer in code:
+        code += [inner for inner in outer.co_consts if inspect.iscode(inner)]
+    if code[0].co_filename.startswith(_INSTALLED):
+        return []
+    names = dict.fromkeys(name for each in code for name in each.co_names)
+    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    return [value for value in values if _is_text(value)]
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_is_text, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_text, value))
+    return isinstance(value, str | Path)
 
 
 def _is_users(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
-    return bool(file) and not _is_ours(module.__name__) and not file.startswith(INSTALLED)
+    return bool(file) and not _is_ours(module.__name__) and not file.startswith(_INSTALLED)
 
 
 def _is_ours(module: str) -> bool:

@@ -6,16 +6,23 @@
 If a task fails, the run continues with the other tasks, and ends with a `UserError` that names the
 failed task. If the output cannot be written or a worker dies, the run stops. In both cases the
 published tasks stay. If the same call is made again, it continues where this run stopped.
+
+If the output is an object store, the workers write into a temporary folder of this machine, and
+need neither TensorFlow nor the network. This process uploads each part when it is complete, so that
+the next run can use the parts if this run is killed. It uploads the files of a task when all its
+splits are complete. If Apache Beam runs the jobs, its workers write into the
+object store themselves.
 """
 
 import collections
+import contextlib
 import dataclasses
-import functools
 import os
 import posixpath
 import sys
+import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from t0.caching import cache_files, parts, workers
@@ -30,7 +37,7 @@ from t0.caching.cache_plan import (
     make_plan,
     task_directory,
 )
-from t0.caching.cache_progress import Progress, print_summary
+from t0.caching.outcome_table import print_outcomes
 from t0.caching.prompted_rows import RowRange
 from t0.caching.provenance import changes_of, provenance
 from t0.caching.source_shards import ShardRun
@@ -44,13 +51,13 @@ from t0.caching.split_state import (
     PartInfo,
     SplitOutcome,
     SplitSpec,
-    SplitState,
+    conclude,
 )
-from t0.caching.uploads import InPlace, open_output
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, interruptible, printable
 from t0.files import OutputError, paths, publishing
+from t0.progress import ProgressLine
 
 DIRECT_RUNNER = ["--runner=DirectRunner"]
 # A run of at most this many rows starts no workers, because starting them would take as long as the
@@ -87,53 +94,52 @@ def cache(
         be cached are still published.
     """
     file = file or sys.stdout
-    publishing.check_writable(selection.output_cache_dir)
+    out, tag = selection.output_cache_dir, publishing.unfinished_tag()
+    publishing.check_writable(out)
     workers.prepare(setup)
-    seqio.add_global_cache_dirs(
-        [selection.output_cache_dir, *selection.tasks_additional_cache_dirs]
-    )
+    seqio.add_global_cache_dirs([out, *selection.tasks_additional_cache_dirs])
     opened = OpenedSplits()
-    plan = make_plan(
-        selection, registered(selection.output_cache_dir, opened), publishing.unfinished_tag()
-    )
-    parts_dir = posixpath.join(selection.output_cache_dir, f"{PARTS}.{publishing.unfinished_tag()}")
-    work = plan_work(plan.splits, options, parts_dir, opened, setup.module_import)
-    # The inputs are recorded before the data is read. If the data changes during the run, the next
-    # run then finds that the cache is stale.
-    made_from = {
-        task.name: provenance(seqio.TaskRegistry.get(task.name), task.splits, setup.module_import)
-        for task in plan.tasks.values()
-    }
-    for note in (*plan.notes, *_tidy_up(plan, selection, parts_dir), *_describe_plan(plan)):
-        print(printable(note), file=file)
-    if not plan.splits:
-        return []
-    cache_files.make_directory(parts_dir)
-    advice = "finished tasks and parts are kept, and the same command continues after them"
-    beam = on_beam(pipeline_options)
-    unfinished = {task.staging for task in plan.tasks.values()}
-    try:
-        with (
-            Progress(plan, file) as progress,
-            interruptible(advice),
-            open_output(parts_dir, on_this_machine=not beam) as output,
-        ):
-            run = _Run(
-                plan, work, selection, options, setup, parts_dir, progress, output, made_from
-            )
-            if beam:
-                results = run.on_beam(pipeline_options)
-            else:
-                results = run.here(chosen_workers(plan, num_workers))
-            outcomes = run.carried_out(results)
-        unfinished.clear()
-        paths.remove(parts_dir)
-    finally:
-        if unfinished and not parts.any_whole(parts_dir):
-            paths.remove(parts_dir)
-        for staging in unfinished:
-            paths.remove(staging)
-    _conclude(plan, selection, outcomes, file)
+    with contextlib.ExitStack() as stack:
+        folder = out
+        if paths.is_remote(out) and not on_beam(pipeline_options):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="t0_caching_"))
+        plan = make_plan(selection, registered(out, opened), tag, folder=folder)
+        parts_dir, kept_parts = (posixpath.join(f, f"{PARTS}.{tag}") for f in (folder, out))
+        work = plan_work(plan.splits, options, parts_dir, opened, setup)
+        # The inputs are recorded before the data is read. If the data changes during the run, the
+        # next run then finds that the cache is stale.
+        made_from = {
+            name: provenance(seqio.TaskRegistry.get(name), task.splits, setup.module_import)
+            for name, task in plan.tasks.items()
+        }
+        _tidy_up(plan, selection, kept_parts)
+        for note in (*plan.notes, *_describe_plan(plan)):
+            print(printable(note), file=file)
+        if not plan.splits:
+            return []
+        publishing.make_folder(parts_dir)
+        rows = [split.rows for split in plan.splits]
+        progress = ProgressLine(
+            sum(rows) if all(rows) else None, unit="row", doing="caching", file=file
+        )
+        run = _Run(
+            plan, work, selection, options, setup, parts_dir, kept_parts, made_from, progress
+        )
+        advice = "finished tasks and parts are kept, and the same command continues after them"
+        try:
+            with progress, interruptible(advice):
+                if on_beam(pipeline_options):
+                    results = run.on_beam(pipeline_options)
+                else:
+                    results = run.here(chosen_workers(plan, num_workers))
+                outcomes = run.carry_out(results)
+            paths.remove(kept_parts)
+        finally:
+            if not parts.any_whole(parts_dir):
+                paths.remove(parts_dir)
+            for task in plan.tasks.values():
+                paths.remove(task.staging)
+    _report_faults(plan, selection, outcomes, file)
     return outcomes
 
 
@@ -158,14 +164,6 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     If a task is cached in several directories, its cache in the output directory is preferred.
     """
     directories = dict.fromkeys([output_cache_dir, *seqio.utils.get_global_cache_dirs()])
-    listed = functools.cache(paths.list_names)
-
-    def finished(directory: str) -> bool:
-        # On an object store, one listing is faster than two requests for each task without a cache.
-        above, name = posixpath.split(directory)
-        exists = not paths.is_remote(directory) or name in listed(above)
-        return exists and cache_files.is_finished(directory)
-
     return Catalogue(
         tasks={name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
         mixtures={
@@ -173,12 +171,7 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
             for name in seqio.MixtureRegistry.names()
         },
         cache_of=lambda name: next(
-            (
-                directory
-                for directory in (task_directory(d, name) for d in directories)
-                if finished(directory)
-            ),
-            None,
+            filter(cache_files.is_finished, (task_directory(d, name) for d in directories)), None
         ),
         cached_splits=cache_files.cached_splits,
         rows_of=opened.rows_of,
@@ -186,11 +179,11 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
     )
 
 
-def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list[str]:
-    """Keeps the parts of killed runs, removes their other files, and returns notes to print."""
+def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> None:
+    """Keeps the parts of killed runs, and removes their other files."""
     out = selection.output_cache_dir
     names = [*plan.tasks, *plan.skipped]
-    dead, foreign = publishing.leftovers(
+    dead = publishing.leftovers(
         [out, *(posixpath.dirname(task_directory(out, name)) for name in names)]
     )
     of_parts = [path for path in dead if posixpath.basename(path).startswith(f"{PARTS}.")]
@@ -198,7 +191,6 @@ def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> list
         parts.adopt(parts_dir, of_parts)
     for path in dead:
         paths.remove(path)
-    return [f"unfinished run of another machine, not removed: {path}" for path in foreign]
 
 
 def _describe_plan(plan: CachePlan) -> Iterator[str]:
@@ -232,10 +224,11 @@ class _Run:
       selection: the tasks to cache.
       options: how records are made and written.
       setup: how a process registers the tasks.
-      parts_dir: the directory of the parts.
-      progress: the live line.
-      output: the output, which publishes the tasks.
+      parts_dir: the directory into which the parts are written.
+      kept_parts: the directory of the parts in the output. If it differs from `parts_dir`, the
+        parts are uploaded.
       made_from: task -> the record of its inputs.
+      progress: the live line.
     """
 
     plan: CachePlan
@@ -244,66 +237,65 @@ class _Run:
     options: RecordOptions
     setup: Setup
     parts_dir: str
-    progress: Progress
-    output: InPlace
+    kept_parts: str
     made_from: Mapping[str, Mapping[str, Any]]
+    progress: ProgressLine
 
     def __post_init__(self) -> None:
-        self.states = {
-            split: SplitState(spec, self.options, self.parts_dir)
-            for split, spec in self.work.specs.items()
+        # Split -> the results of its finished pieces; see `conclude`.
+        self.results: dict[TaskSplit, dict[int, PartInfo | SplitOutcome]] = {
+            split: {} for split in self.work.specs
         }
-        # Unfinished job -> the number of examples that it has reported.
-        self.underway: dict[ShardRun, int] = {}
+        self.outcomes: dict[str, list[SplitOutcome]] = defaultdict(list)
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
         """Adds the parts of earlier runs; returns the outcomes so far and the jobs to run."""
+        if self.parts_dir != self.kept_parts:
+            names = {name for spec in self.work.specs.values() for name in spec.part_paths("")}
+            for name in names.intersection(paths.list_names(self.kept_parts)):
+                source = posixpath.join(self.kept_parts, name)
+                with contextlib.suppress(OSError):  # an unreadable part is made again
+                    paths.copy(source, posixpath.join(self.parts_dir, name))
         jobs = []
         for job in (*self.work.row_ranges, *self.work.shard_runs):
-            absent = [spec for spec in job.specs if not self._taken_over(spec, job)]
+            absent = [spec for spec in job.specs if not self._take_over(spec, job)]
             if absent:
                 jobs.append(job.only(absent))
-        follow = [
-            conclusion for state in self.states.values() if (conclusion := state.conclusion())
-        ]
-        outcomes = [end for end in follow if isinstance(end, SplitOutcome)]
-        joins = [job for job in follow if not isinstance(job, SplitOutcome)]
+        ends = list(filter(None, map(self._conclude, self.work.specs.values())))
+        outcomes = [end for end in ends if isinstance(end, SplitOutcome)]
+        joins = [end for end in ends if isinstance(end, JoinParts)]
+        self._count(0)
+        self.progress.show()
         return [*self.work.failed, *outcomes], [*joins, *jobs]
 
-    def _taken_over(self, spec: SplitSpec, job: RowRange | ShardRun) -> bool:
-        path = self.output.find_part(spec.part_path(self.parts_dir, job.start, job.stop))
-        return path is not None and self.states[spec.split].take_over(job.start, path)
+    def _take_over(self, spec: SplitSpec, job: RowRange | ShardRun) -> bool:
+        info = parts.read_info(spec.part_path(self.parts_dir, job.start, job.stop))
+        if info is not None:
+            self.results[spec.split][job.start] = info
+            self.progress.count_before(info["rows"] or info["records"])
+        return info is not None
+
+    def _conclude(self, spec: SplitSpec) -> JoinParts | SplitOutcome | None:
+        return conclude(spec, self.results[spec.split], self.options, self.parts_dir)
 
     def here(self, num_workers: int) -> Iterator[SplitOutcome]:
         """Runs the jobs on this machine and yields outcomes. Jobs without TensorFlow run first."""
         outcomes, jobs = self._begin()
         yield from outcomes
-        jobs = [self.output.place_job(job) for job in jobs]
-        light = collections.deque(job for job in jobs if not isinstance(job, ShardRun))
-        heavy = collections.deque(job for job in jobs if isinstance(job, ShardRun))
-        earlier = (state.so_far() for state in self.states.values())
-        self.progress.begin_with(sum(rows or examples for rows, examples in earlier))
-        self._show(self.states)
-        start = workers.RowRangeWorker(self.work.model, self.setup)
-        yield from self._worked(light, start, num_workers)
         # Without workers, the jobs run in this process, which has already registered the tasks.
-        start = workers.ShardRunWorker(self.options, self.setup, own_process=bool(num_workers))
-        yield from self._worked(heavy, start, num_workers)
-
-    def _worked(
-        self, queue: collections.deque, start: Any, num_workers: int
-    ) -> Iterator[SplitOutcome]:
-        if not queue:
-            return
-        if num_workers:
-            results = workers.in_processes(queue, start, self._reported, workers=num_workers)
-        else:
-            results = workers.here(queue, start(), self._reported)
-        for job, result in results:
-            if isinstance(result, SplitOutcome):
-                yield result
-            else:
-                yield from self._add_results(job, result, queue)
+        shard_worker = workers.ShardRunWorker(
+            self.options, self.setup, own_process=bool(num_workers)
+        )
+        for start, heavy in (
+            (workers.RowRangeWorker(self.work.model, self.setup), False),
+            (shard_worker, True),
+        ):
+            queue = collections.deque(job for job in jobs if isinstance(job, ShardRun) == heavy)
+            for job, result in workers.run_jobs(queue, start, self._count, workers=num_workers):
+                if isinstance(result, SplitOutcome):
+                    yield result
+                else:
+                    yield from self._add_results(job, result, queue)
 
     def _add_results(
         self,
@@ -311,36 +303,34 @@ class _Run:
         made: Mapping[str, PartInfo | SplitOutcome],
         queue: collections.deque,
     ) -> Iterator[SplitOutcome]:
-        """Adds the results of a job to the states of its splits, and yields outcomes.
+        """Adds the results of a job, and yields outcomes.
 
         If all parts of a split exist now, the job that joins them is added to the queue.
         """
-        ends = [result for result in made.values() if isinstance(result, SplitOutcome)]
-        yield from (end for end in ends if end.status == STOP)
+        if self.parts_dir != self.kept_parts:
+            written = [s for s in job.specs if not isinstance(made[s.split.task], SplitOutcome)]
+            names = [spec.part_path("", job.start, job.stop) for spec in written]
+            publishing.move_files(self.parts_dir, self.kept_parts, names)
         for spec in job.specs:
-            if not isinstance(made[spec.split.task], SplitOutcome):
-                self.output.add_part(spec.part_path(self.parts_dir, job.start, job.stop))
-        done: list[RowRange | ShardRun] = [job]
-        if ends and isinstance(job, ShardRun):
-            # The split has failed, so its other jobs in the queue get the same outcome.
-            queued = list(queue)
-            queue.clear()
-            for other in queued:
-                same = isinstance(other, ShardRun) and other.spec.split == job.spec.split
-                (done if same else queue).append(other)
-        for each in done:
-            for spec in each.specs:
-                state = self.states[spec.split]
-                state.add(each.start, made[spec.split.task])
-                follows = state.conclusion()
-                if isinstance(follows, SplitOutcome):
-                    yield follows
-                elif follows:
-                    # The parts are joined next, so that the task is published early. If the run is
-                    # killed, it loses no published task.
-                    queue.appendleft(self.output.place_job(follows))
-        self.underway.pop(job, None)
-        self._show(spec.split for spec in job.specs)
+            result = made[spec.split.task]
+            starts = [job.start]
+            failed = isinstance(result, SplitOutcome)
+            if failed and result.status == STOP:
+                yield result
+            elif failed and isinstance(job, ShardRun):
+                # The split has failed, so its other jobs in the queue get the same outcome.
+                others = [o for o in queue if isinstance(o, ShardRun) and o.spec == spec]
+                starts += [other.start for other in others]
+                for other in others:
+                    queue.remove(other)
+            self.results[spec.split].update(dict.fromkeys(starts, result))
+            end = self._conclude(spec)
+            if isinstance(end, SplitOutcome):
+                yield end
+            elif end:
+                # The parts are joined next, so that the task is published early. If the run is
+                # killed, it loses no published task.
+                queue.appendleft(end)
 
     def on_beam(self, pipeline_options: Sequence[str]) -> Iterator[SplitOutcome]:
         """Runs the jobs on Apache Beam, and yields outcomes."""
@@ -350,7 +340,8 @@ class _Run:
         yield from outcomes
         ended = {outcome.split for outcome in outcomes}
         yield from run_on_beam(
-            {split: state for split, state in self.states.items() if split not in ended},
+            {split: spec for split, spec in self.work.specs.items() if split not in ended},
+            self.results,
             jobs,
             self.work.model,
             self.options,
@@ -362,77 +353,62 @@ class _Run:
             ),
         )
 
-    def _reported(self, job: Any, examples: int | None) -> None:
-        self.output.check()
-        if isinstance(job, ShardRun) and examples:
-            self.underway[job] = examples
-            self._show([job.spec.split])
-        else:
-            self.progress.advance(None)
+    def _count(self, rows: int) -> None:
+        ended = [outcome for of_task in self.outcomes.values() for outcome in of_task]
+        examples = sum(outcome.stats.get("examples", 0) for outcome in ended)
+        tasks = self.plan.tasks.values()
+        finished = sum(len(self.outcomes[task.name]) == len(task.splits) for task in tasks)
+        note = f"{finished}/{len(tasks)} tasks, {examples:,} examples"
+        self.progress.count(rows, note=note)
 
-    def _show(self, splits: Iterable[TaskSplit]) -> None:
-        for split in splits:
-            rows, examples = self.states[split].so_far()
-            underway = sum(n for job, n in self.underway.items() if job.spec.split == split)
-            # If a source does not count its rows, they are estimated from the examples.
-            self.progress.advance(split, examples=examples + underway, rows=rows or None)
-
-    def carried_out(self, results: Iterator[SplitOutcome]) -> list[SplitOutcome]:
+    def carry_out(self, results: Iterator[SplitOutcome]) -> list[SplitOutcome]:
         """Publishes each task when all its splits have an outcome, and returns all outcomes.
 
         Raises:
           UserError: if the output cannot be written.
         """
-        outcomes: dict[str, list[SplitOutcome]] = defaultdict(list)
         try:
             for outcome in results:
                 if outcome.status == STOP:
                     raise OutputError(f"{outcome.message} (at {outcome.split})")
-                self.progress.finish(outcome)
                 task = self.plan.tasks[outcome.split.task]
-                outcomes[task.name].append(outcome)
-                if len(outcomes[task.name]) == len(task.splits):
-                    self._publish(task, outcomes[task.name])
-            self.output.wait()
+                self.outcomes[task.name].append(outcome)
+                if len(self.outcomes[task.name]) == len(task.splits):
+                    self._publish(task)
         except OutputError as error:
             raise UserError(
                 f"{error}. The run has stopped; finished tasks stay, and the same command "
                 "continues from there."
             ) from error
-        return [outcome for of_task in outcomes.values() for outcome in of_task]
+        return [outcome for of_task in self.outcomes.values() for outcome in of_task]
 
-    def _publish(self, task: TaskPlan, outcomes: Sequence[SplitOutcome]) -> None:
-        states = [
-            self.states[outcome.split] for outcome in outcomes if outcome.split in self.states
-        ]
-        self.output.publish(
-            task.staging,
-            functools.partial(_finish, task, outcomes, self.selection, self.made_from[task.name]),
-            [path for state in states for path in state.part_paths()],
-        )
+    def _publish(self, task: TaskPlan) -> None:
+        """Publishes a task if all its selected splits are written, and removes its parts."""
+        outcomes = self.outcomes[task.name]
+        if any(o.status == WRITTEN for o in outcomes) and not any(
+            _is_fault(o, self.selection) for o in outcomes
+        ):
+            cache_files.write_provenance(task.staging, self.made_from[task.name])
+            replace = self.selection.overwrite or bool(task.stale)
+            manifest = _manifest(task, outcomes)
+            cache_files.publish(task.staging, task.final, manifest, replace=replace)
+        paths.remove(task.staging)
+        for outcome in outcomes:
+            if outcome.split in self.work.specs:
+                for path in self.work.specs[outcome.split].part_paths(self.parts_dir):
+                    paths.remove(path)
 
 
-def _finish(
-    task: TaskPlan,
-    outcomes: Sequence[SplitOutcome],
-    selection: CacheSelection,
-    made_from: Mapping[str, Any],
-    staging: str,
-) -> None:
+def _manifest(task: TaskPlan, outcomes: Sequence[SplitOutcome]) -> dict[str, Any]:
+    """Returns the content of a task's `COMPLETED`."""
     by_status: dict[str, list[SplitOutcome]] = defaultdict(list)
-    for outcome in outcomes:
+    for outcome in sorted(outcomes, key=lambda o: o.split.name):
         by_status[outcome.status].append(outcome)
-    written, absent = by_status[WRITTEN], by_status[ABSENT]
-    if not written or by_status[FAILED] or (absent and not selection.skip_absent_splits):
-        paths.remove(staging)
-        return
-    manifest = {
+    absent = {**task.absent, **{o.split.name: o.message for o in by_status[ABSENT]}}
+    return {
         "schema": 1,
         "task": task.name,
-        "absent_splits": {
-            split: first_line(why)
-            for split, why in {**task.absent, **{o.split.name: o.message for o in absent}}.items()
-        },
+        "absent_splits": {split: first_line(why) for split, why in absent.items()},
         "empty_splits": {o.split.name: "; ".join(o.notes) for o in by_status[EMPTY]},
         "splits": {
             outcome.split.name: {
@@ -442,35 +418,32 @@ def _finish(
                 "notes": list(outcome.notes),
                 "files": outcome.files,
             }
-            for outcome in sorted(written, key=lambda o: o.split.name)
+            for outcome in by_status[WRITTEN]
         },
     }
-    cache_files.write_provenance(staging, made_from)
-    replace = selection.overwrite or bool(task.stale)
-    cache_files.publish(staging, task.final, manifest, replace=replace)
 
 
-def _conclude(
+def _is_fault(outcome: SplitOutcome, selection: CacheSelection) -> bool:
+    """Returns whether the task of a split must not be published because of this outcome."""
+    absent = outcome.status == ABSENT
+    return outcome.status == FAILED or (absent and not selection.skip_absent_splits)
+
+
+def _report_faults(
     plan: CachePlan, selection: CacheSelection, outcomes: Sequence[SplitOutcome], file: TextIO
 ) -> None:
-    print_summary(outcomes, file)
-    faults = []
-    for outcome in outcomes:
-        absent = outcome.status == ABSENT
+    print_outcomes(outcomes, file)
+    faults = [outcome for outcome in outcomes if _is_fault(outcome, selection)]
+    failed = {outcome.split.task for outcome in faults}
+    done, out = len(plan.tasks) - len(failed), selection.output_cache_dir
+    if not faults:
+        print(f"{done} tasks cached in {printable(out)}", file=file)
+        return
+    lines = [f"{len(failed)} of {len(plan.tasks)} tasks could not be cached; {done} are in {out}:"]
+    for outcome in faults:
         if outcome.trace:
             print(outcome.trace, file=sys.stderr)
-        if outcome.status in (WRITTEN, EMPTY) or (absent and selection.skip_absent_splits):
-            continue
+        absent = outcome.status == ABSENT
         hint = " Leave it out with --splits or --skip_absent_splits." if absent else ""
-        faults.append(f"{outcome.split}: {outcome.message}{hint}")
-    failed = {o.split.task for o in outcomes if o.status == FAILED} | {
-        o.split.task for o in outcomes if o.status == ABSENT and not selection.skip_absent_splits
-    }
-    done = len(plan.tasks) - len(failed)
-    if faults:
-        raise UserError(
-            f"{len(failed)} of {len(plan.tasks)} tasks could not be cached; {done} are in "
-            f"{selection.output_cache_dir}:\n" + "\n".join(f"  {fault}" for fault in faults)
-        )
-    where = printable(selection.output_cache_dir)
-    print(f"{done} tasks cached in {where}", file=file)
+        lines.append(f"  {outcome.split}: {outcome.message}{hint}")
+    raise UserError("\n".join(lines))

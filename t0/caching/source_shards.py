@@ -1,7 +1,7 @@
 """Makes the records of any SeqIO task with SeqIO, from shards of the task's source.
 
     runs = [ShardRun(spec, 0, 1, 3, parts_dir), ShardRun(spec, 1, 2, 3, parts_dir), ...]
-    make_part(runs[0], RecordOptions(), advance=print)
+    make_part(runs[0], RecordOptions(), count=print)
     # {"toy_lines": {"start": 0, "stop": 1, "records": 70, "tokens": {...}, ...}}
 
 SeqIO derives the seed of each shard from the shard's number (`seqio.beam_utils.PreprocessTask`). So
@@ -15,7 +15,7 @@ The tasks must be registered in this process (`workers.prepare`).
 import dataclasses
 import hashlib
 import math
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,15 +33,11 @@ from t0.prompts.row_report import UNKNOWN
 # The maximum number of parts of a split. Without this limit, a split with a million small source
 # files would have a million parts.
 MOST_RUNS = 1024
-ADVANCE_SECONDS = 0.5
 RECORDS_AT_ONCE = 100
 _INT64_MAX = 2**63 - 1
 # These steps after the caching point add no text, so an empty target remains without text.
 _AFTER_CACHE = (seqio.preprocessors.append_eos, seqio.preprocessors.append_eos_after_trim)
 _TOKEN_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
-# A function that is called about every half second with the number of examples in the part so far.
-Advance = Callable[[int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +89,18 @@ def runs_of(shards: int) -> tuple[tuple[int, int], ...]:
 
 
 def make_part(
-    job: ShardRun, options: RecordOptions, *, advance: Advance, threads: int | None = None
+    job: ShardRun,
+    options: RecordOptions,
+    *,
+    count: Callable[[int], None] = lambda examples: None,
+    threads: int | None = None,
 ) -> dict[str, PartInfo]:
     """Writes the records of a run of shards as a part.
 
     Args:
       job: the shards.
       options: how records are made.
-      advance: a function that is called with the number of examples so far.
+      count: a function that is called with the number of examples made since the last call.
       threads: the number of threads of the input pipeline; None for TensorFlow's choice.
 
     Returns:
@@ -112,7 +112,6 @@ def make_part(
     after_cache = task.preprocessors[task._cache_step_idx + 1 :]
     features: dict[str, Any] = {}
     frames: list[bytes] = []
-    due = time.monotonic() + ADVANCE_SECONDS
     name = parts.part_name(spec.key, job.start, job.stop)
     with parts.PartWriter(job.directory, name) as writer:
         for shard in range(job.start, job.stop):
@@ -123,15 +122,14 @@ def make_part(
                 if not features:
                     features = feature_info(example)
                     check_features(task, split.name, features)
-                counter.add(as_numpy(example))
+                counter.add({name: _to_numpy(value) for name, value in example.items()})
                 frames.append(tfrecord.framed(serialize(example)))
                 if len(frames) == RECORDS_AT_ONCE:
                     writer.append(frames)
+                    count(len(frames))
                     frames.clear()
-                if time.monotonic() >= due:
-                    advance(counter.examples)
-                    due = time.monotonic() + ADVANCE_SECONDS
         writer.append(frames)
+        count(len(frames))
         counts = {"features": features, **_counts(task, job, counter.examples), **counter.counts()}
         counts["counts"] |= {UNKNOWN: counter.unknown} if counter.unknown else {}
         if all(step in _AFTER_CACHE for step in after_cache):
@@ -152,7 +150,7 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         requires.
     """
     unfit = [
-        name
+        f"'{name}'"
         for name, feature in task.output_features.items()
         if (feature.required or name in made) and not _fits(feature, made.get(name))
     ]
@@ -163,15 +161,13 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         task.get_dataset(lengths, split=split, shuffle=False, try_in_mem_cache=False)
     except UserError:
         raise
-    except Exception as error:  # a step may need other lengths than these
-        name = next(
-            (name for name in unfit if isinstance(error, KeyError) and name in str(error)), ""
-        )
-        if name:
-            raise UserError(
-                f"task {task.name}: a step after the cache reads the feature '{name}', but no "
-                f"step before the cache makes it; they make: {', '.join(made)}"
-            ) from error
+    except KeyError as error:
+        raise UserError(
+            f"task {task.name}: a step after the cache reads the feature {' or '.join(unfit)}, but "
+            f"no step before the cache makes it; they make: {', '.join(made)}"
+        ) from error
+    except Exception:  # noqa: BLE001, S110 - a step may need other lengths than these
+        pass
 
 
 def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:
@@ -287,12 +283,8 @@ def serialize(example: Mapping[str, Any]) -> bytes:
     return seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
 
 
-def as_numpy(example: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an example in which dense tensors are converted to numpy values or bytes."""
-    return {
-        name: value.numpy() if isinstance(value, tf.Tensor) else value
-        for name, value in example.items()
-    }
+def _to_numpy(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
 
 
 class ExampleCounter:
@@ -312,16 +304,14 @@ class ExampleCounter:
     """
 
     def __init__(self, output_features: Mapping[str, seqio.Feature], *, char_counts: bool) -> None:
-        self.examples = 0
-        self.blank_targets = 0
+        self.examples = self.unknown = self.blank_targets = 0
+        self.over = dict.fromkeys(LONGEST, 0)
         self._features = output_features
         self._char_counts = char_counts
-        self._tokens: dict[str, int] = {}
-        self._max_tokens: dict[str, int] = {}
-        self._chars: dict[str, int] = {}
-        self._special: dict[str, tuple[int, ...]] = {}
-        self.over = dict.fromkeys(LONGEST, 0)
-        self.unknown = 0
+        self._tokens: Counter[str] = Counter()
+        self._max_tokens: Counter[str] = Counter()
+        self._chars: Counter[str] = Counter()
+        self._special: dict[str, set[int]] = {}
 
     def add(self, example: Mapping[str, Any]) -> None:
         """Counts one example, whose features are numpy values or bytes."""
@@ -346,15 +336,15 @@ class ExampleCounter:
 
     def _count(self, name: str, ids: np.ndarray) -> int:
         """Returns the number of ids other than EOS and padding."""
-        valid = np.ones(ids.shape, dtype=bool)
-        for special in self._special_ids(name):
-            valid &= ids != special
-        return int(np.count_nonzero(valid))
+        if name not in self._special:
+            vocabulary = self._features[name].vocabulary
+            self._special[name] = {vocabulary.eos_id, vocabulary.pad_id} - {None}
+        return ids.size - sum(int(np.count_nonzero(ids == i)) for i in self._special[name])
 
     def _add_tokens(self, name: str, ids: np.ndarray) -> None:
         count = self._count(name, ids)
-        self._tokens[name] = self._tokens.get(name, 0) + count
-        self._max_tokens[name] = max(self._max_tokens.get(name, 0), count)
+        self._tokens[name] += count
+        self._max_tokens[name] = max(self._max_tokens[name], count)
         if name in LONGEST:
             self.over[name] += count + self._features[name].add_eos > LONGEST[name]
 
@@ -363,13 +353,6 @@ class ExampleCounter:
         # Byte vocabularies have an id for unknown tokens, but no text is ever encoded to this id.
         if name == "targets" and vocabulary.unk_id is not None:
             self.unknown += bool((ids == vocabulary.unk_id).any())
-
-    def _special_ids(self, name: str) -> tuple[int, ...]:
-        if name not in self._special:
-            vocabulary = self._features[name].vocabulary
-            ids = (vocabulary.eos_id, vocabulary.pad_id)
-            self._special[name] = tuple(special for special in ids if special is not None)
-        return self._special[name]
 
     def _add_characters(self, name: str, value: Any) -> None:
         feature = self._features[name]
@@ -384,7 +367,7 @@ class ExampleCounter:
             text = feature.vocabulary.decode_tf(ids).numpy().decode("utf-8")
         else:
             return
-        self._chars[name] = self._chars.get(name, 0) + len(text)
+        self._chars[name] += len(text)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Returns kind of count -> feature -> count. `cache_files.totals` sums over the parts."""

@@ -1,9 +1,7 @@
-"""Tracks the finished pieces of a split, and decides whether the split may be published.
+"""Decides whether a split may be published when all its pieces are finished.
 
-    state = SplitState(spec, options, parts_dir)
-    state.take_over(0, path)       # True: a killed run has left the part of the first piece
-    state.add(500, info)           # the counts of a part, or a `SplitOutcome`
-    state.conclusion()             # None: pieces are missing; else `JoinParts`, or a `SplitOutcome`
+    conclude(spec, {0: info}, RecordOptions(), parts_dir)   # None: pieces are missing
+    conclude(spec, {0: info, 500: more}, RecordOptions(), parts_dir)   # `JoinParts`, or the outcome
 
 A split is made in pieces: ranges of rows, or shards of its source. Each piece becomes a part (see
 `parts`). When all parts exist, their counts decide whether the split may be published. A split is
@@ -25,14 +23,13 @@ import dataclasses
 import functools
 import importlib.resources
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.absent_classes import warn_of_absent_classes
 from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.record_rows import RowSource
-from t0.machine import installed_version
 from t0.prompts import NO_LABEL
 from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
 
@@ -167,6 +164,10 @@ class SplitSpec:
         """Returns the path of the part of a piece."""
         return posixpath.join(parts_dir, parts.part_name(self.key, start, stop))
 
+    def part_paths(self, parts_dir: str) -> tuple[str, ...]:
+        """Returns the paths of the parts of all pieces."""
+        return tuple(self.part_path(parts_dir, *piece) for piece in self.pieces)
+
 
 @dataclasses.dataclass(frozen=True)
 class JoinParts:
@@ -177,109 +178,52 @@ class JoinParts:
       parts: the paths of the parts.
       infos: the counts of each part.
       options: how files are written.
-      seqio_version: SeqIO's version, for `info.<split>.json`.
       notes: the notes for the user in the outcome of the split.
-      directory: the directory to write the files into; None for the split's own directory.
     """
 
     spec: SplitSpec
     parts: tuple[str, ...]
     infos: tuple[PartInfo, ...]
     options: RecordOptions
-    seqio_version: str
     notes: tuple[str, ...] = ()
-    directory: str | None = None
 
     def __str__(self) -> str:
         return f"{self.spec.split} (joining its {len(self.parts)} parts)"
 
 
-class SplitState:
-    """The results of the finished pieces of a split.
-
-    The result of a piece is a mapping with the counts of its part. If the part could not be made,
-    the result is the outcome of the whole split.
+def conclude(
+    spec: SplitSpec,
+    results: Mapping[int, PartInfo | SplitOutcome],
+    options: RecordOptions,
+    parts_dir: str,
+) -> JoinParts | SplitOutcome | None:
+    """Decides what to do with a split.
 
     Args:
       spec: the split.
+      results: start of a finished piece -> the counts of its part. If the part could not be made,
+        the outcome of the whole split.
       options: the options, which contain the limits on dropped rows and withheld labels.
       parts_dir: the directory of the parts.
+
+    Returns:
+      None if pieces are missing. If all pieces are finished, the job that joins their parts, or the
+      outcome of the split if it is empty, refused or failed.
     """
-
-    def __init__(self, spec: SplitSpec, options: RecordOptions, parts_dir: str) -> None:
-        self.spec = spec
-        self._options = options
-        self._parts_dir = parts_dir
-        self._results: dict[int, PartInfo | SplitOutcome] = {}
-
-    def take_over(self, start: int, path: str) -> bool:
-        """Adds the part that an earlier run made of a piece.
-
-        Args:
-          start: the start of the piece.
-          path: the path of the part.
-
-        Returns:
-          whether the part is complete. An incomplete part is not added.
-        """
-        info = parts.read_info(path)
-        if info is not None:
-            self._results[start] = info
-        return info is not None
-
-    def add(self, start: int, result: PartInfo | SplitOutcome) -> None:
-        """Adds the result of a piece.
-
-        Args:
-          start: the start of the piece.
-          result: the counts of its part. If there is no part, the outcome of the split.
-        """
-        self._results[start] = result
-
-    def results(self) -> Iterator[tuple[int, PartInfo | SplitOutcome]]:
-        """Yields a pair for each finished piece: the start of the piece, and its result."""
-        yield from self._results.items()
-
-    def conclusion(self) -> JoinParts | SplitOutcome | None:
-        """Decides what to do with the split when all its pieces are finished.
-
-        Returns:
-          None if pieces are missing. If all pieces are finished, the job that joins their parts, or
-          the outcome of the split if it is empty, refused or failed.
-        """
-        if len(self._results) < len(self.spec.pieces):
-            return None
-        in_order = [self._results[start] for start, _ in self.spec.pieces]
-        for result in in_order:
-            if isinstance(result, SplitOutcome):
-                return result
-        return _joined_or_refused(self.spec, in_order, self._options, self._parts_dir)
-
-    def so_far(self) -> tuple[int | None, int]:
-        """Returns (finished rows, finished examples); the first is None if rows are not counted."""
-        infos = [info for info in self._results.values() if not isinstance(info, SplitOutcome)]
-        rows = sum_counts(infos).get("rows") if infos else None
-        return rows, sum(info["records"] for info in infos)
-
-    def part_paths(self) -> list[str]:
-        """Returns the paths of the parts of all pieces."""
-        return [self.spec.part_path(self._parts_dir, *piece) for piece in self.spec.pieces]
-
-
-def _joined_or_refused(
-    spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions, parts_dir: str
-) -> JoinParts | SplitOutcome:
-    verdict = _decide_publication(spec, infos, options)
+    if len(results) < len(spec.pieces):
+        return None
+    infos = tuple(results[start] for start, _ in spec.pieces)
+    for info in infos:
+        if isinstance(info, SplitOutcome):
+            return info
+    refusal, notes = _judge(spec, infos, options)
     counts = sum_counts(infos)
-    if verdict.message:
+    if refusal:
         status = FAILED if counts.get("rows", 1) else ABSENT
-        return SplitOutcome(spec.split, status, counts=counts, message=verdict.message)
-    if verdict.empty:
-        return SplitOutcome(spec.split, EMPTY, counts=counts, notes=verdict.notes)
-    files = tuple(spec.part_path(parts_dir, *piece) for piece in spec.pieces)
-    # pip installs SeqIO's nightly build, because T5 requires it. uv installs the release.
-    version = installed_version("seqio", "seqio-nightly")
-    return JoinParts(spec, files, tuple(infos), options, version, verdict.notes)
+        return SplitOutcome(spec.split, status, counts=counts, message=refusal)
+    if not any(info["records"] for info in infos):
+        return SplitOutcome(spec.split, EMPTY, counts=counts, notes=notes)
+    return JoinParts(spec, spec.part_paths(parts_dir), infos, options, notes)
 
 
 def sum_counts(infos: Iterable[PartInfo]) -> dict[str, int]:
@@ -299,145 +243,82 @@ def summed(infos: Iterable[PartInfo], field: str) -> dict[str, int]:
     return sums
 
 
-# The message for a source that has rows but does not count them.
-_NOTHING = (
-    "the data has rows, but none of them gave an example. Does the task's template or "
-    "preprocessing fit the data?"
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Verdict:
-    """The decision whether a split may be published.
-
-    Attributes:
-      message: the reason to refuse the split; "" if it may be published.
-      notes: the notes for the user in the outcome of the split.
-      empty: whether the split correctly has no example.
-    """
-
-    message: str = ""
-    notes: tuple[str, ...] = ()
-    empty: bool = False
-
-
-def _decide_publication(
+def _judge(
     spec: SplitSpec, infos: Sequence[PartInfo], options: RecordOptions
-) -> _Verdict:
-    """Decides from the counts of all parts whether a split may be published."""
-    counts = sum_counts(infos)
+) -> tuple[str, tuple[str, ...]]:
+    """Decides from the counts of all parts whether a split may be published.
+
+    Returns:
+      the reason to refuse the split, or "", and the notes for the user.
+    """
+    counts, records = sum_counts(infos), sum(info["records"] for info in infos)
     first: dict[str, int] = {}
     for info in infos:
         first = {**info.get("first", {}), **first}
-    records = sum(info["records"] for info in infos)
-    blank = summed(infos, "blank").get("targets")
-    if records and blank == records and not (options.allow_hidden_labels or spec.exempt(HIDES)):
-        return _Verdict(
+    unlabelled_allowed = options.allow_hidden_labels or spec.exempt(HIDES)
+    if records and summed(infos, "blank").get("targets") == records and not unlabelled_allowed:
+        return (
             f"the targets of all {records:,} examples are empty. Does the task's preprocessing fit "
             "the data? Mend it, leave the split out (--splits=...), or keep it: "
             "--allow_hidden_labels"
-        )
+        ), ()
     if "rows" not in counts:
-        return _Verdict() if records else _Verdict(_NOTHING)
-    verdict = _judge_rows(spec, counts, first, records, options)
-    if verdict.message or verdict.empty:
-        return verdict
-    labels = summed(infos, "labels")
-    labelled = counts["rows"] - counts.get(DROPPED, 0) - counts.get(HIDDEN, 0)
-    warning = warn_of_absent_classes(summed(infos, "answers"), spec.split.name)
-    if warning and spec.choices:
-        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, f"WARNING: {warning}"))
-    return _judge_labels(verdict, spec, labels, labelled, first, options)
-
-
-def _judge_rows(
-    spec: SplitSpec,
-    counts: Mapping[str, int],
-    first: Mapping[str, int],
-    records: int,
-    options: RecordOptions,
-) -> _Verdict:
-    """Decides from the numbers of dropped and marked rows whether a split may be published.
-
-    Args:
-      spec: the split.
-      counts: "rows" -> the number of all rows; reason -> the number of rows dropped or marked for
-        this reason.
-      first: reason -> the number of the first row with this reason.
-      records: the number of records.
-      options: the options, which contain the limits on dropped rows and withheld labels.
-    """
-    rows, dropped = counts["rows"], counts.get(DROPPED, 0)
-    drops = spec.exempt(DROPS)
+        return "" if records else _why_nothing(spec, None, 0, first), ()
+    rows, dropped, hidden = counts["rows"], counts.get(DROPPED, 0), counts.get(HIDDEN, 0)
+    drops, hides, mismatches = map(spec.exempt, (DROPS, HIDES, MISMATCHES))
     if not records:
         if drops and drops.kept == 0:
-            return _Verdict(notes=(f"nothing, as known: {drops.reason}",), empty=True)
-        return _Verdict(_why_nothing(spec, rows, dropped, first))
+            return "", (f"nothing, as known: {drops.reason}",)
+        return _why_nothing(spec, rows, dropped, first), ()
     if dropped > options.max_dropped_share * rows and not drops:
-        return _Verdict(
+        return (
             f"template '{spec.template}' rendered nothing for {dropped:,} of {rows:,} rows "
             f"({dropped / rows:.1%}), the first of them row {first[DROPPED]}. Mend the template "
             f"or the data, or allow it: --max_dropped_share={_rounded_up(dropped / rows)}"
-        )
-    notes = []
-    if dropped and drops:
-        notes.append(f"known: {drops.reason}")
-    remaining = rows - dropped
-    if drops and drops.rows == rows and drops.kept not in (None, remaining):
-        notes.append(f"P3 has {drops.kept:,} of these rows, here are {remaining:,}")
-    if counts.get(HIDDEN) and spec.choices:
-        hides = spec.exempt(HIDES)
-        if not hides and not options.allow_hidden_labels:
-            return _Verdict(
-                f"the label of {counts[HIDDEN]:,} of {rows:,} rows is withheld, the first of them "
-                f"row {first[HIDDEN]}: nothing can be scored against it. Leave the split out "
-                "(--splits=...), or keep the rows, with no choice correct: --allow_hidden_labels"
-            )
-        if hides:
-            notes.append(f"known: {hides.reason}")
-    return _Verdict(notes=tuple(notes))
-
-
-def _judge_labels(
-    verdict: _Verdict,
-    spec: SplitSpec,
-    labels: Mapping[str, int],
-    labelled: int,
-    first: Mapping[str, int],
-    options: RecordOptions,
-) -> _Verdict:
-    """Refuses a split if no target was rendered or, in rank evaluation, no target is a choice.
-
-    Args:
-      verdict: the decision so far, which is returned if the split is not refused.
-      spec: the split.
-      labels: UNLABELLED -> the number of rows without a target; NO_CHOICE -> the number of rows
-        whose target is not among their choices.
-      labelled: the number of kept rows, except those whose label is withheld.
-      first: reason -> the number of the first row with this reason.
-      options: the options, which contain the limits on dropped rows and withheld labels.
-    """
-    if not labelled or options.allow_hidden_labels or spec.exempt(HIDES):
-        return verdict
-    if labels.get(UNLABELLED) == labelled:
-        return _Verdict(
+        ), ()
+    if hidden and spec.choices and not unlabelled_allowed:
+        return (
+            f"the label of {hidden:,} of {rows:,} rows is withheld, the first of them "
+            f"row {first[HIDDEN]}: nothing can be scored against it. Leave the split out "
+            "(--splits=...), or keep the rows, with no choice correct: --allow_hidden_labels"
+        ), ()
+    labelled, labels = rows - dropped - hidden, summed(infos, "labels")
+    judged = labelled and not unlabelled_allowed
+    if judged and labels.get(UNLABELLED) == labelled:
+        return (
             f"the target of all {labelled:,} rows is {NO_LABEL}, from row {first[UNLABELLED]} on: "
             f"template '{spec.template}' prints nothing after '|||'. Is the column of the "
             "label empty or withheld, or does the template not expect its values? Mend the template"
             " or the data, leave the split out (--splits=...), or keep it: --allow_hidden_labels"
+        ), ()
+    mismatched = judged and spec.choices and labels.get(NO_CHOICE) == labelled
+    if mismatched and not mismatches:
+        return (
+            f"the target of none of {labelled:,} rows is among its answer choices, from row "
+            f"{first[NO_CHOICE]} on: nothing can be scored. Does template '{spec.template}' spell "
+            "its targets as its choices (case, spaces, 1.0 for 1)? Mend it, or leave the task out"
+        ), ()
+    notes = []
+    if dropped and drops:
+        notes.append(f"known: {drops.reason}")
+    if drops and drops.rows == rows and drops.kept not in (None, rows - dropped):
+        notes.append(f"P3 has {drops.kept:,} of these rows, here are {rows - dropped:,}")
+    if hidden and spec.choices and hides:
+        notes.append(f"known: {hides.reason}")
+    warning = warn_of_absent_classes(summed(infos, "answers"), spec.split.name)
+    if warning and spec.choices:
+        notes.append(f"WARNING: {warning}")
+    if mismatched:
+        notes.append(f"known: {mismatches.reason}")
+    return "", tuple(notes)
+
+
+def _why_nothing(spec: SplitSpec, rows: int | None, dropped: int, first: Mapping[str, int]) -> str:
+    if rows is None:  # the source has rows, but does not count them
+        return (
+            "the data has rows, but none of them gave an example. Does the task's template or "
+            "preprocessing fit the data?"
         )
-    if not spec.choices or labels.get(NO_CHOICE) != labelled:
-        return verdict
-    if exemption := spec.exempt(MISMATCHES):
-        return dataclasses.replace(verdict, notes=(*verdict.notes, f"known: {exemption.reason}"))
-    return _Verdict(
-        f"the target of none of {labelled:,} rows is among its answer choices, from row "
-        f"{first[NO_CHOICE]} on: nothing can be scored. Does template '{spec.template}' spell "
-        "its targets as its choices (case, spaces, 1.0 for 1)? Mend it, or leave the task out"
-    )
-
-
-def _why_nothing(spec: SplitSpec, rows: int, dropped: int, first: Mapping[str, int]) -> str:
     if not rows:
         return f"the data of split '{spec.split.name}' has no rows at all"
     if dropped == rows:

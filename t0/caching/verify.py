@@ -2,7 +2,7 @@
 
     for cache in find_caches("/data/cache"):
         for fault in verify_cache(cache):
-            print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: record 7 is damaged"
+            print(fault)     # "/data/cache/toy/train.tfrecord-00000-of-00002: missing"
     has_checksums("/data/cache/toy")     # False: SeqIO wrote it
 
 In a cache of this project, `COMPLETED` lists the files with their sizes, checksums and counts, and
@@ -24,7 +24,7 @@ from t0.files import object_facts, paths, tfrecord
 from t0.files.object_facts import Facts
 from t0.files.untrusted import parsed_json
 
-_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
+SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 _DESCRIPTION = re.compile(r"(?:info|stats)\.(?P<split>.+)\.json")
 _AT_ONCE = 16
 _MOST_SHARDS = 10**5  # the number of files has five digits in file names
@@ -53,7 +53,7 @@ def find_caches(directory: str) -> list[str]:
 
 
 def _is_of_cache(name: str) -> bool:
-    return name == cache_files.COMPLETED or bool(_SHARD.fullmatch(name))
+    return name == cache_files.COMPLETED or bool(SHARD.fullmatch(name))
 
 
 def find_faults(directory: str) -> dict[str, list[str]]:
@@ -119,7 +119,7 @@ def verify_cache(
         except (OSError, ValueError) as error:
             yield f"{posixpath.join(directory, cache_files.PROVENANCE)}: damaged: {error}"
     for name in sorted(names - manifested):
-        match = _SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
+        match = SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):
             path = posixpath.join(directory, name)
             yield f"{path}: does not belong to this cache, but readers would read it; remove it"
@@ -162,30 +162,10 @@ def _find_difference(
     if size != entry["bytes"]:
         return f"has {size:,} bytes, but {entry['bytes']:,} were written"
     if digest != entry["sha256"]:
-        return f"damaged: its bytes are not those that were written{_locate_damage(path)}"
+        return "damaged: its bytes are not those that were written"
     if in_bucket and entry.get("crc32c") not in (None, in_bucket.crc32c):
         return f"damaged: its CRC32C is {in_bucket.crc32c}, but {entry['crc32c']} was written"
     return None
-
-
-def _locate_damage(path: str) -> str:
-    """Returns a text in brackets about the first damaged record of a TFRecord file, or ""."""
-    try:
-        if ".tfrecord-" in path:  # a file with records, not a JSON file
-            _count_records(path)
-    except ValueError as error:
-        return f" ({error})"
-    return ""
-
-
-def _count_records(path: str) -> int:
-    """Returns the number of records of a TFRecord file.
-
-    Raises:
-      ValueError: if a record is damaged.
-    """
-    with paths.opened(path) as file:
-        return sum(1 for _ in tfrecord.unframed(file))
 
 
 def _compare_with_stats(
@@ -193,7 +173,7 @@ def _compare_with_stats(
 ) -> Iterator[str]:
     shards: dict[str, list[str]] = {}
     for name in sorted(names):
-        if match := _SHARD.fullmatch(name):
+        if match := SHARD.fullmatch(name):
             shards.setdefault(match["split"], []).append(name)
         elif match := _DESCRIPTION.fullmatch(name):
             shards.setdefault(match["split"], [])
@@ -206,41 +186,41 @@ def _compare_split_with_stats(
     directory: str, split: str, shards: list[str], names: set[str], contents: bool
 ) -> Iterator[str]:
     info = posixpath.join(directory, f"info.{split}.json")
+    promised = read_number(info, "num_shards")
+    counts = {int(SHARD.fullmatch(name)["count"]) for name in shards}
     if f"info.{split}.json" not in names:
         yield f"{info}: missing; SeqIO does not read a split without it"
-    promised = _read_number(info, "num_shards") if f"info.{split}.json" in names else None
-    if f"info.{split}.json" in names and promised is None:
+    elif promised is None:
         yield f"{info}: damaged: it does not say how many files the split has"
-    counts = {int(_SHARD.fullmatch(name)["count"]) for name in shards}
-    if promised is not None and counts - {promised} or len(counts) > 1:
+    if len(counts | {promised} - {None}) > 1:
         yield f"{info}: says {promised} files, but the files' names say {sorted(counts)}"
         return
     count = promised if promised is not None else next(iter(counts), 0)
-    missing = 0
-    for index in range(min(count, _MOST_SHARDS)):
-        name = cache_files.file_name(split, index, count)
-        if name not in names:
-            missing += 1
-            yield f"{posixpath.join(directory, name)}: missing"
+    expected_names = (
+        cache_files.file_name(split, index, count) for index in range(min(count, _MOST_SHARDS))
+    )
+    missing = [name for name in expected_names if name not in names]
+    yield from (f"{posixpath.join(directory, name)}: missing" for name in missing)
     if not contents:
         return
     records, sound = 0, not missing
     for name in shards:
         path = posixpath.join(directory, name)
         try:
-            records += _count_records(path)
+            with paths.opened(path) as file:
+                records += sum(1 for _ in tfrecord.unframed(file))
         except (ValueError, OSError) as error:
             sound = False
             yield f"{path}: {error}"
     path = posixpath.join(directory, f"stats.{split}.json")
-    expected = _read_number(path, "examples")
+    expected = read_number(path, "examples")
     if expected is None and f"stats.{split}.json" in names:
         yield f"{path}: damaged: it does not say how many examples the split has"
-    if sound and expected is not None and expected != records:
+    elif sound and expected not in (None, records):
         yield f"{path}: counts {expected:,} examples, but the files have {records:,}"
 
 
-def _read_number(path: str, name: str) -> int | None:
+def read_number(path: str, name: str) -> int | None:
     """Returns the number under `name` in a JSON file; None if the file or the number is missing."""
     try:
         number = parsed_json(paths.read_bytes(path))[name]

@@ -1,6 +1,6 @@
 """Chooses the engine for each split of the tasks, and divides its work into jobs.
 
-    work = plan_work(plan.splits, RecordOptions(), parts_dir, OpenedSplits(), ["my_tasks"])
+    work = plan_work(plan.splits, RecordOptions(), parts_dir, OpenedSplits(), setup)
     work.row_ranges  # jobs of `prompted_rows`, the largest dataset first
     work.shard_runs  # jobs of `source_shards`
     work.specs       # split of a task -> its records and pieces
@@ -13,45 +13,43 @@ some tasks were finished in between.
 
 The engine `source_shards` makes the records of all other SeqIO tasks, one shard of their source at
 a time. A source with one shard, such as a Python generator, is one job. The name of a part contains
-a hash of all its inputs (`provenance.identify_data`). If the inputs are unknown, the name is
+a hash of the record of its inputs (`provenance`). If the files of the data are unknown, the name is
 random, so that no other run uses the part.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import t0
 from t0 import sources
-from t0.caching.cache_plan import RecordOptions, TaskSplit, rows_of_source
+from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit, rows_of_source
 from t0.caching.prompted_rows import Prompt, RowRange
-from t0.caching.provenance import RECORD_FORMAT, identify_code, identify_data
+from t0.caching.provenance import RECORD_FORMAT, bound_values, identify_data, provenance
 from t0.caching.record_rows import RowSource
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exemptions
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
-from t0.files import paths
 from t0.sources.readers import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
-# On an object store, each range takes about ten requests per task. So ranges are larger there.
-REMOTE_MIN_ROWS, REMOTE_RANGES = 10_000, 8
 _TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
 # The dataset's name, its subset, and the dataset's own name for the split.
 Data = tuple[str, str | None, str]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Work:
     """The jobs of a run, separately for each engine.
 
@@ -63,18 +61,24 @@ class Work:
       model: the tokenizer's model and the id of EOS; None if there are no row ranges.
     """
 
-    row_ranges: tuple[RowRange, ...] = ()
-    shard_runs: tuple[ShardRun, ...] = ()
-    specs: Mapping[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
-    failed: tuple[SplitOutcome, ...] = ()
+    row_ranges: list[RowRange] = dataclasses.field(default_factory=list)
+    shard_runs: list[ShardRun] = dataclasses.field(default_factory=list)
+    specs: dict[TaskSplit, SplitSpec] = dataclasses.field(default_factory=dict)
+    failed: list[SplitOutcome] = dataclasses.field(default_factory=list)
     model: tuple[bytes, int] | None = None
+
+    def fail(self, split: TaskSplit, error: BaseException) -> None:
+        """Adds the outcome of a split for which no job can be planned."""
+        status = ABSENT if isinstance(error, AbsentData) else FAILED
+        message = str(error) or type(error).__name__
+        self.failed.append(SplitOutcome(split, status, message=message))
 
 
 class OpenedSplits:
     """Opens each split of a dataset once, on first use, and keeps it open for the run."""
 
     def __init__(self) -> None:
-        self._splits: dict[Data, sources.SplitRows | UserError] = {}
+        self._open = functools.cache(_open_split)
 
     def rows(self, data: Data) -> sources.SplitRows:
         """Opens and counts the rows of a split on first use, and returns them.
@@ -82,14 +86,7 @@ class OpenedSplits:
         Raises:
           UserError: if the rows are absent or cannot be read.
         """
-        if data not in self._splits:
-            try:
-                split = sources.open_split(*data)
-                _ = split.num_rows
-                self._splits[data] = split
-            except UserError as error:
-                self._splits[data] = error
-        opened = self._splits[data]
+        opened = self._open(data)
         if isinstance(opened, UserError):
             raise opened
         return opened
@@ -104,6 +101,15 @@ class OpenedSplits:
         if type(task.source) is not PromptedSource:
             return rows_of_source(task, split)
         return self.rows(_data(task.source, split)).num_rows
+
+
+def _open_split(data: Data) -> sources.SplitRows | UserError:
+    try:
+        split = sources.open_split(*data)
+        _ = split.num_rows
+        return split
+    except UserError as error:
+        return error
 
 
 def _data(source: PromptedSource, split: str) -> Data:
@@ -134,7 +140,7 @@ def plan_work(
     options: RecordOptions,
     parts_dir: str,
     opened: OpenedSplits,
-    modules: Sequence[str] = (),
+    setup: Setup,
 ) -> Work:
     """Returns the jobs for the splits of tasks, separately for each engine.
 
@@ -143,39 +149,37 @@ def plan_work(
       options: how records are made and written.
       parts_dir: the directory of the parts.
       opened: the opened splits of datasets.
-      modules: the names of the modules that registered the tasks.
+      setup: how a process registers the tasks.
 
     Raises:
       UserError: if the vocabulary cannot be read.
     """
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
-    others = [split for split in splits if split.task not in own]
-    by_shards = _plan_shard_runs(others, options, parts_dir, modules)
+    work = Work()
+    for split in splits:
+        if split.task not in own:
+            _add_shard_runs(work, split, options, parts_dir, setup)
     of_own = [split for split in splits if split.task in own]
-    by_rows = _plan_row_ranges(of_own, tasks, parts_dir, opened) if of_own else Work()
-    return dataclasses.replace(
-        by_rows,
-        shard_runs=by_shards.shard_runs,
-        specs={**by_rows.specs, **by_shards.specs},
-        failed=by_rows.failed + by_shards.failed,
-    )
+    if of_own:
+        _add_row_ranges(work, of_own, tasks, parts_dir, opened)
+    return work
 
 
-def _plan_row_ranges(
+def _add_row_ranges(
+    work: Work,
     splits: Sequence[TaskSplit],
     tasks: Mapping[str, seqio.Task],
     parts_dir: str,
     opened: OpenedSplits,
-) -> Work:
+) -> None:
     by_data: dict[Data, list[TaskSplit]] = {}
     for split in splits:
         by_data.setdefault(_data(tasks[split.task].source, split.name), []).append(split)
     vocabulary = tasks[splits[0].task].output_features["inputs"].vocabulary
     model = vocabulary.sp_model
+    work.model = model, vocabulary.eos_id
     ranges: list[list[RowRange]] = []
-    specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[SplitOutcome] = []
     for data, of_data in by_data.items():
         try:
             rows = opened.rows(data)
@@ -188,55 +192,46 @@ def _plan_row_ranges(
                 "model": hashlib.sha256(model).hexdigest(),
             }
         except UserError as error:
-            status = ABSENT if isinstance(error, AbsentData) else FAILED
-            failed += [SplitOutcome(split, status, message=str(error)) for split in of_data]
+            for split in of_data:
+                work.fail(split, error)
             continue
-        pieces = _pieces(rows.num_rows, remote=paths.is_remote(parts_dir))
-        prompts, faults = _prompts(of_data, tasks, rows, stem, data, pieces)
-        failed += faults
-        specs |= {spec.split: spec for prompt in prompts for spec in prompt.specs}
+        pieces = _pieces(rows.num_rows)
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces)
         if prompts:
-            ranges.append([RowRange(*data, a, b, tuple(prompts), parts_dir) for a, b in pieces])
+            ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
-    flat = tuple(job for some in ranges for job in some)
-    return Work(flat, specs=specs, failed=tuple(failed), model=(model, vocabulary.eos_id))
+    work.row_ranges += [job for some in ranges for job in some]
 
 
-def _pieces(rows: int, *, remote: bool) -> tuple[tuple[int, int], ...]:
+def _pieces(rows: int) -> tuple[tuple[int, int], ...]:
     """Divides the rows of a split into ranges.
 
-    If the output is on a disk, a large split has a few dozen ranges. So all cores have work, and a
-    killed run loses little.
-
-    Args:
-      rows: the number of rows of the split.
-      remote: whether the output is in an object store.
+    A large split has a few dozen ranges. So all cores have work, and a killed run loses little.
 
     Returns:
       for each range, the numbers of its first row and of the row after its last row.
     """
-    least, count = (REMOTE_MIN_ROWS, REMOTE_RANGES) if remote else (MIN_ROWS, RANGES)
-    size = min(max(least, math.ceil(rows / count)), MAX_ROWS)
+    size = min(max(MIN_ROWS, math.ceil(rows / RANGES)), MAX_ROWS)
     return tuple((start, min(start + size, rows)) for start in range(0, rows, size)) or ((0, 0),)
 
 
-def _prompts(
+def _add_prompts(
+    work: Work,
     splits: Sequence[TaskSplit],
     tasks: Mapping[str, seqio.Task],
     rows: sources.SplitRows,
     stem: Mapping[str, Any],
     data: Data,
     pieces: tuple[tuple[int, int], ...],
-) -> tuple[list[Prompt], list[SplitOutcome]]:
+) -> tuple[Prompt, ...]:
     specs: dict[tuple[Any, str], list[SplitSpec]] = {}
-    faults: list[SplitOutcome] = []
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
         except UserError as error:
-            faults.append(SplitOutcome(split, FAILED, message=str(error)))
+            work.fail(split, error)
             continue
         template, choices = source.template, expand_choices in task.preprocessors
         document = source.document_column(rows.columns) if choices else None
@@ -250,7 +245,7 @@ def _prompts(
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
         }
-        spec = SplitSpec(
+        spec = work.specs[split] = SplitSpec(
             split,
             key=json.dumps(key, sort_keys=True),
             pieces=pieces,
@@ -264,42 +259,29 @@ def _prompts(
             exemptions=exemptions(*data, template.name),
         )
         specs.setdefault((template, source.seed_name), []).append(spec)
-    prompts = [Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items()]
-    return prompts, faults
+    return tuple(Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items())
 
 
-def _plan_shard_runs(
-    splits: Iterable[TaskSplit], options: RecordOptions, parts_dir: str, modules: Sequence[str]
-) -> Work:
-    runs: list[ShardRun] = []
-    specs: dict[TaskSplit, SplitSpec] = {}
-    failed: list[SplitOutcome] = []
-    for split in splits:
-        try:
-            spec = _spec_of_source(split, options, modules)
-        except Exception as error:  # noqa: BLE001 - sources fail in many ways
-            failed.append(_unplanned(split, original(error)))
-            continue
-        specs[split] = spec
-        runs += [
-            ShardRun(spec, start, stop, spec.source_shards, parts_dir)
-            for start, stop in spec.pieces
-        ]
-    return Work(shard_runs=tuple(runs), specs=specs, failed=tuple(failed))
+def _add_shard_runs(
+    work: Work, split: TaskSplit, options: RecordOptions, parts_dir: str, setup: Setup
+) -> None:
+    try:
+        spec = work.specs[split] = _spec_of_source(split, options, setup)
+    except Exception as error:  # noqa: BLE001 - sources fail in many ways
+        work.fail(split, original(error))
+        return
+    work.shard_runs += [
+        ShardRun(spec, start, stop, spec.source_shards, parts_dir) for start, stop in spec.pieces
+    ]
 
 
-def _unplanned(split: TaskSplit, error: BaseException) -> SplitOutcome:
-    status = ABSENT if isinstance(error, AbsentData) else FAILED
-    return SplitOutcome(split, status, message=str(error) or type(error).__name__)
-
-
-def _spec_of_source(split: TaskSplit, options: RecordOptions, modules: Sequence[str]) -> SplitSpec:
+def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> SplitSpec:
     task = seqio.TaskRegistry.get(split.task)
     check_vocabularies(task)
     shards = len(task.source.list_shards(split.name))
     if not shards:
         raise AbsentData(f"{task.name}: no file matches {task.source}")
-    key = _key_of_source(task, split.name, options, modules)
+    key = _key_of_source(task, split.name, options, setup)
     spec = SplitSpec(split, key, runs_of(shards), source_shards=shards)
     source = task.source
     if not isinstance(source, PromptedSource):
@@ -323,20 +305,20 @@ def _skipping() -> list[str]:
     return ["skip_bad_rows"] if skips_bad_rows() else []
 
 
-def _key_of_source(
-    task: seqio.Task, split: str, options: RecordOptions, modules: Sequence[str]
-) -> str:
+def _key_of_source(task: seqio.Task, split: str, options: RecordOptions, setup: Setup) -> str:
     data = identify_data(task.source, split)
     if data is None:
         return uuid.uuid4().hex
     key = {
-        "format": RECORD_FORMAT,
+        "t0": t0.__version__,
         "task": task.name,
         "split": split,
         "seed": options.base_seed,
         "characters": options.enable_char_counts,
         "data": [*data, *_skipping()],
-        "code": identify_code(task, modules),
+        "gin": list(setup.gin_param),
+        "bound": bound_values(task),
+        "inputs": provenance(task, [split], setup.module_import),
     }
     # The key is a short hash, because the whole text would be sent with every job.
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()

@@ -1,7 +1,8 @@
 """Runs a queue of jobs in worker processes on this machine, or in this process.
 
     queue = collections.deque(work.row_ranges)
-    for job, result in in_processes(queue, RowRangeWorker(work.model, setup), on_report, workers=8):
+    start = RowRangeWorker(work.model, setup)
+    for job, result in run_jobs(queue, start, progress.count, workers=8):
         queue.extend(more_jobs)      # the queue may grow
 
 A worker gets one job at a time. If a worker dies, for example because the kernel's out-of-memory
@@ -12,20 +13,17 @@ A `ShardRunWorker` imports TensorFlow when it starts. A `RowRangeWorker` never i
 """
 
 import collections
+import contextlib
 import ctypes
 import dataclasses
-import functools
 import importlib
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import connection
-from pathlib import Path
 from typing import Any
 
 from t0.caching.cache_files import join_parts
@@ -41,20 +39,17 @@ _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 _SPAWN = multiprocessing.get_context("spawn")
 # The number of threads of the input pipeline in each worker process.
 PIPELINE_THREADS = 2
+# The value that stands for a process's job while it prepares itself.
+_PREPARATION = object()
 
 # `RowRange`, `ShardRun` or `JoinParts`; only the workers import the modules of the first two.
 Job = Any
-# A function that takes a job and a report of the job's progress. About every half second, it is
-# also called with None and None, so that it can update a live display.
-OnReport = Callable[[Any, Any], None]
-# A function that runs a job. Its second argument is a function that takes the job's reports.
-Execute = Callable[[Any, Callable[[Any], None]], Any]
+# A function that takes the number of rows or texts that were processed since its last call.
+Count = Callable[[int], None]
+# A function that runs a job, and counts rows or texts with its second argument.
+Execute = Callable[[Any, Count], Any]
 # A function that prepares a process, and returns the function that runs its jobs.
 Start = Callable[[], Execute]
-
-
-class WorkerError(RuntimeError):
-    """An error during the preparation of a worker; its text is the worker's traceback."""
 
 
 def execute(
@@ -176,7 +171,7 @@ class RowRangeWorker:
 
         prepare_sources(self.setup)
         renderer = Renderer(*self.model) if self.model else None
-        return lambda job, report: execute(job, functools.partial(render_rows, renderer=renderer))
+        return lambda job, count: execute(job, lambda rows: render_rows(rows, renderer, count))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,23 +193,19 @@ class ShardRunWorker:
         """Imports the modules of the tasks, and returns the function that runs a job."""
         if self.own_process:
             quiet()
-            _limit_threads()
+            from t0.compat import tf
+
+            # TensorFlow is first used after this.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.threading.set_inter_op_parallelism_threads(PIPELINE_THREADS)
         prepare(self.setup)
         from t0.caching.source_shards import make_part
 
         threads = PIPELINE_THREADS if self.own_process else None
-        return lambda job, report: execute(
-            job, lambda run: make_part(run, self.options, advance=report, threads=threads)
+        return lambda job, count: execute(
+            job, lambda run: make_part(run, self.options, count=count, threads=threads)
         )
-
-
-def _limit_threads() -> None:
-    """Limits TensorFlow to few threads and hides accelerators, before TensorFlow is first used."""
-    from t0.compat import tf
-
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(PIPELINE_THREADS)
 
 
 def quiet() -> None:
@@ -227,29 +218,19 @@ def quiet() -> None:
     tf.get_logger().setLevel("ERROR")
 
 
-def here(
-    queue: collections.deque, execute: Execute, on_report: OnReport
-) -> Iterator[tuple[Any, Any]]:
-    """Runs the jobs one after the other in this process; yields each job with its result."""
-    while queue:
-        job = queue.popleft()
-        yield job, execute(job, lambda report, job=job: on_report(job, report))
-        on_report(None, None)
-
-
 _KEPT = "Finished tasks and parts stay, and the same command continues from there."
 
 
-def in_processes(
+def run_jobs(
     queue: collections.deque,
     start: Start,
-    on_report: OnReport,
+    on_count: Count,
     *,
     workers: int,
     doing: str = "caching",
     kept: str = _KEPT,
 ) -> Iterator[tuple[Any, Any]]:
-    """Runs the jobs in up to `workers` processes; yields each job with its result.
+    """Runs the jobs of a queue, and yields each job with its result.
 
     Each process imports the program's main module (Python's start method "spawn"). So a script that
     calls this function needs `if __name__ == "__main__"`.
@@ -258,143 +239,106 @@ def in_processes(
       queue: the jobs. The caller may add jobs between results.
       start: a function that prepares a process, and returns the function that runs a job. It must
         be picklable, like the jobs and their results.
-      on_report: a function that takes a job and its report.
-      workers: the maximum number of processes.
+      on_count: a function that takes the number of rows or texts that were processed since the last
+        call. It is called about every half second.
+      workers: the maximum number of processes. With 0, this process runs the jobs.
       doing: the verb for the message if a worker dies.
       kept: the end of the message if a worker dies, which says how to continue.
 
     Raises:
-      UserError: if a worker dies, or `start` raises a `UserError`.
-      WorkerError: if `start` raises another error.
+      UserError: if a worker dies, or `start` or a job raises a `UserError`.
+      RuntimeError: if `start` raises another error in a worker. The message is its traceback.
     """
-    # Workers put their temporary files into this folder, because killed workers do not remove them.
-    with tempfile.TemporaryDirectory(prefix="t0_workers_", ignore_cleanup_errors=True) as folder:
-        # `start` is sent in a file, because a tokenizer's model does not fit into a pipe's buffer.
-        start_file = Path(folder, "start.pickle")
-        start_file.write_bytes(pickle.dumps(start))
-        members: list[_Worker] = []
-        try:
-            for _ in range(min(workers, len(queue))):
-                members.append(_Worker(start_file))
-            while queue or any(member.busy for member in members):
-                for member in members:
-                    if queue and not member.busy:
-                        member.give(queue.popleft())
-                yield from _receive(members, on_report)
-                on_report(None, None)
-        except _WorkerDied as death:
-            raise UserError(f"{death.describe(doing)} {kept}") from None
-        finally:
-            for member in members:
-                member.end()
+    if workers:
+        yield from _run_in_processes(queue, start, on_count, workers, f"while {doing}", kept)
+    elif queue:
+        execute = start()
+        while queue:
+            job = queue.popleft()
+            yield job, execute(job, on_count)
+            on_count(0)
 
 
-class _Worker:
-    """A worker process, the pipe to it, and its current job."""
-
-    def __init__(self, start_file: Path) -> None:
-        self.pipe, end = _SPAWN.Pipe()
-        self.process = _SPAWN.Process(target=_work, args=(start_file, end), daemon=True)
-        self.process.start()
-        end.close()
-        self.ready = False
-        self.job: Any = None
-
-    @property
-    def busy(self) -> bool:
-        """Whether the process is still preparing itself, or has a job."""
-        return not self.ready or self.job is not None
-
-    def give(self, job: Any) -> None:
-        """Sends the process its next job."""
-        self.job = job
-        try:
-            self.pipe.send(job)
-        except ConnectionError:
-            raise _WorkerDied(self) from None
-
-    def receive(self) -> tuple[str, Any]:
-        """Returns the kind and the content of the process's next message."""
-        try:
-            return self.pipe.recv()
-        except (EOFError, ConnectionError):
-            raise _WorkerDied(self) from None
-
-    def end(self) -> None:
-        """Kills the process, even during a job.
-
-        This is safe, because files have temporary names until they are complete.
-        """
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
-
-
-class _WorkerDied(Exception):
-    """A worker process ended during its job or its preparation."""
-
-    def __init__(self, worker: _Worker) -> None:
-        super().__init__()
-        self._worker = worker
-
-    def describe(self, activity: str) -> str:
-        """Returns a message about how the process ended, and during which job.
-
-        Args:
-          activity: the verb for its work, such as "caching".
-        """
-        self._worker.process.join(END_SECONDS)
-        code, job = self._worker.process.exitcode, self._worker.job
-        if code is not None and code < 0:
-            why = f"was killed ({signal.Signals(-code).name})"
-            if -code == signal.SIGKILL:
-                why += ", most likely because memory ran out: try a smaller --num_workers"
-        else:
-            why = f"ended (exit status {code})"
-        if job is not None:
-            return f"a worker process {why}. It stopped while {activity} {job}."
-        hint = 'Its error is above. A script that starts workers needs if __name__ == "__main__":'
-        return f"a worker process {why}. It stopped before its first task. {hint}."
+def _run_in_processes(
+    queue: collections.deque, start: Start, on_count: Count, workers: int, when: str, kept: str
+) -> Iterator[tuple[Any, Any]]:
+    counters, counted = [], 0
+    processes: dict[connection.Connection, Any] = {}
+    jobs: dict[connection.Connection, Any] = {}
+    pipe = None
+    try:
+        for _ in range(min(workers, len(queue))):
+            pipe, end = _SPAWN.Pipe()
+            # Only one process writes to a counter, so it needs no lock.
+            counters.append(_SPAWN.RawValue("q", 0))
+            processes[pipe] = _SPAWN.Process(target=_work, args=(end, counters[-1]), daemon=True)
+            processes[pipe].start()
+            end.close()
+        # `start` may be larger than a pipe's buffer. So it is sent when all processes are starting.
+        for pipe in processes:
+            jobs[pipe] = _PREPARATION
+            pipe.send(start)
+        while queue or jobs:
+            for pipe in processes.keys() - jobs.keys():
+                if queue:
+                    jobs[pipe] = queue.popleft()
+                    pipe.send(jobs[pipe])
+            for pipe in connection.wait(list(jobs), TICK_SECONDS):
+                result = pipe.recv()
+                job = jobs.pop(pipe)
+                if isinstance(result, Exception):
+                    raise result
+                if job is not _PREPARATION:
+                    yield job, result
+            before, counted = counted, sum(counter.value for counter in counters)
+            on_count(counted - before)
+    except (EOFError, ConnectionError):
+        raise UserError(f"{_describe_death(processes[pipe], jobs[pipe], when)} {kept}") from None
+    finally:
+        # Files have temporary names until they are complete, so a job may be killed.
+        for pipe, process in processes.items():
+            process.kill()
+            process.join()
+            pipe.close()
 
 
-def _receive(members: Sequence[_Worker], on_report: OnReport) -> Iterator[tuple[Any, Any]]:
-    """Waits up to half a second for messages of the workers; yields jobs with their results."""
-    by_pipe = {member.pipe: member for member in members}
-    for pipe in connection.wait(list(by_pipe), timeout=TICK_SECONDS):
-        member = by_pipe[pipe]
-        kind, content = member.receive()
-        if kind == "broken":
-            raise content
-        if kind == "ready":
-            member.ready = True
-        elif kind == "report":
-            on_report(member.job, content)
-        else:
-            job, member.job = member.job, None
-            yield job, content
+def _describe_death(process: Any, job: Any, when: str) -> str:
+    """Returns a message about how a process ended, and during which job."""
+    process.join(END_SECONDS)
+    why = f"ended (exit status {process.exitcode})"
+    if (process.exitcode or 0) < 0:
+        why = f"was killed ({signal.Signals(-process.exitcode).name})"
+    if process.exitcode == -signal.SIGKILL:
+        why += ", most likely because memory ran out: try a smaller --num_workers"
+    if job is _PREPARATION:
+        when, job = "before its first task", 'a script needs if __name__ == "__main__"'
+    return f"a worker process {why}. It stopped {when} {job}."
 
 
-def _work(start_file: Path, pipe: connection.Connection) -> None:
+def _work(pipe: connection.Connection, counter: Any) -> None:
     """Prepares this worker process, and does the jobs that arrive through the pipe."""
     _die_with_parent()
     # Ctrl-C reaches all processes of the group. Workers ignore it, because the parent ends them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(start_file.parent)
-    try:
-        execute = pickle.loads(start_file.read_bytes())()
-    except UserError as error:
-        pipe.send(("broken", UserError(str(error))))
-        return
-    except Exception:  # noqa: BLE001 - the parent raises it again
-        pipe.send(("broken", WorkerError(traceback.format_exc())))
-        return
-    pipe.send(("ready", None))
-    while True:
+
+    def count(number: int) -> None:
+        counter.value += number
+
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         try:
+            execute = pipe.recv()()
+        except UserError as error:
+            return pipe.send(UserError(str(error)))
+        except Exception:  # noqa: BLE001 - the parent raises it again
+            return pipe.send(RuntimeError(traceback.format_exc()))
+        pipe.send(None)
+        while True:
             job = pipe.recv()
-        except (EOFError, ConnectionError):
-            return
-        pipe.send(("result", execute(job, lambda report: pipe.send(("report", report)))))
+            try:
+                result = execute(job, count)
+            except UserError as error:
+                result = UserError(str(error))
+            pipe.send(result)
 
 
 def _die_with_parent() -> None:

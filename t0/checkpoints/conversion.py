@@ -529,7 +529,7 @@ def _remove_unfinished(parent: Path) -> None:
     if paths.is_remote(parent):
         return
     with contextlib.suppress(OSError):  # the folder is missing, or belongs to another user
-        dead, _ = publishing.leftovers([str(parent)])
+        dead = publishing.leftovers([str(parent)])
         for path in dead:
             if Path(path).name.startswith("."):
                 paths.remove(path)

@@ -83,16 +83,8 @@ def main(argv: Sequence[str]) -> None:
     if flag_values.tasks and not flag_values.module_import:
         flag_values.module_import = ["t0.seqio_tasks"]  # tasks need an imported module
     if flag_values.output_format != "tfrecord":
-        print(
-            f"--output_format={flag_values.output_format}: the cache is TFRecord nevertheless, "
-            "because SeqIO 0.0.20 writes and reads no other format",
-            file=sys.stderr,
-        )
-    if flag_values["preserve_random_access"].present:
-        print(
-            "--preserve_random_access has no effect: it is for ArrayRecord, which is never written",
-            file=sys.stderr,
-        )
+        note = "the cache is TFRecord: SeqIO 0.0.20 writes and reads no other format"
+        print(note, file=sys.stderr)
     make_working_directory_importable()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching does not use accelerators
     if flag_values.vocab:

@@ -38,8 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     absent = "skip splits whose data is missing"
     add("--skip_absent_splits", action="store_true", help=absent)
     add("--num_workers", type=int, help="processes; default: all cores; 0: in this process")
-    beam = "Beam options, comma-separated. Any other than --runner=DirectRunner uses Beam"
-    add("--pipeline_options", default="", action=JoinedList, help=beam)
     add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs")
 
 
@@ -68,7 +66,6 @@ def main(args: argparse.Namespace) -> int:
         ),
         args.output.rstrip("/") or "/",
         workers=args.num_workers,
-        pipeline_options=split_list(args.pipeline_options),
         vocabulary=tokens and tokens.model,
     )
     for line in tables(facts):

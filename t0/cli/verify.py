@@ -66,11 +66,7 @@ def _summary(
 ) -> str:
     summary = f"{len(caches) - len(faults)} of {len(caches)} caches are whole"
     if without_checksums:
-        summary += (
-            f", {len(without_checksums)} of them without checksums, as SeqIO writes them: of these "
-            "only the records' own checksums and their number were compared. If seqio_cache_tasks "
-            "of t0 wrote one of them, its COMPLETED was emptied."
-        )
+        summary += f", {len(without_checksums)} of them without checksums, as SeqIO writes them"
     if stale:
         summary += f"; {len(stale)} are stale"
     for why in dict.fromkeys(unknown.values()):
@@ -99,11 +95,8 @@ def _compare(
     stale = {}
     for cache, made_from in recorded.items():
         name = cache_files.read_manifest(cache).get("task")
-        if name in seqio.TaskRegistry.names():
-            changed = provenance.changes(made_from, seqio.TaskRegistry.get(name))
-        else:
-            changed = provenance.changed_modules(made_from)
+        if name not in seqio.TaskRegistry.names():
             unknown[cache] = "none of the imported modules registers its task: add --module_import"
-        if changed:
+        elif changed := provenance.changes(made_from, seqio.TaskRegistry.get(name)):
             stale[cache] = changed
     return stale, unknown

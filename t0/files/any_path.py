@@ -20,23 +20,15 @@ import fnmatch
 import gzip
 import io
 import os
+import types
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO
 
 from t0.files import paths
 
 AnyPath = "Path | RemotePath"
 _BUFFER_BYTES = 1 << 20
-
-
-class _Status(NamedTuple):
-    st_size: int
-    st_mtime_ns: int
-
-    @property
-    def st_mtime(self) -> float:
-        return self.st_mtime_ns / 1e9
 
 
 class RemotePath(PurePosixPath):
@@ -85,9 +77,10 @@ class RemotePath(PurePosixPath):
     def _query_kind(self) -> bool | None:
         return paths.is_remote_folder(self) if self._is_folder is None else self._is_folder
 
-    def stat(self) -> _Status:
+    def stat(self) -> Any:
         """Returns the size and modification time of a file."""
-        return _Status(*paths.size_and_time(self))
+        size, time = paths.size_and_time(self)
+        return types.SimpleNamespace(st_size=size, st_mtime_ns=time)
 
     def iterdir(self) -> "Iterator[RemotePath]":
         """Yields the files and folders in this folder."""
@@ -244,23 +237,24 @@ class RemoteFile(io.RawIOBase):
 
     seekable = readable
 
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with paths.converted(self._path):
+            return getattr(self._file, method)(*arguments)
+
     def readinto(self, buffer: Any) -> int:
         """Reads bytes into a buffer and returns their number."""
-        with paths.converted(self._path):
-            content = self._file.read(len(buffer))
+        content = self._call("read", len(buffer))
         buffer[: len(content)] = content
         return len(content)
 
     def write(self, content: Any) -> int:
         """Writes bytes and returns their number."""
-        with paths.converted(self._path):
-            self._file.write(bytes(content))
+        self._call("write", bytes(content))
         return len(content)
 
     def tell(self) -> int:
         """Returns the position of the next byte."""
-        with paths.converted(self._path):
-            return self._file.tell()
+        return self._call("tell")
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Moves to a position in a file opened for reading."""
@@ -268,8 +262,7 @@ class RemoteFile(io.RawIOBase):
             offset += self.tell()
         elif whence == io.SEEK_END:
             offset += self._size
-        with paths.converted(self._path):
-            self._file.seek(offset)
+        self._call("seek", offset)
         return offset
 
     def close(self) -> None:

@@ -14,17 +14,15 @@ import base64
 import contextlib
 import errno
 import functools
-import importlib.util
 import os
+import posixpath
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import google_crc32c
 
 SCHEME = "gs://"
-PACKAGE = "google-cloud-storage"
-INSTALL = "bin/setup, or pip install google-cloud-storage"
 TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -40,15 +38,9 @@ class Facts(NamedTuple):
     crc32c: str
 
 
-@functools.cache
-def installed() -> bool:
-    """Returns whether google-cloud-storage is installed."""
-    return importlib.util.find_spec("google.cloud") is not None
-
-
 def applies(path: "str | os.PathLike[str]") -> bool:
-    """Returns whether checksums are available for files under a path."""
-    return os.fspath(path).startswith(SCHEME) and installed()
+    """Returns whether a path is in a bucket of Google Cloud Storage."""
+    return os.fspath(path).startswith(SCHEME)
 
 
 def split(path: "str | os.PathLike[str]") -> tuple[str, str]:
@@ -82,11 +74,9 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
 
 def of_file(path: "str | os.PathLike[str]") -> Facts:
     """Returns the size and checksum of a local file."""
-    checksum, size = google_crc32c.Checksum(), 0
+    checksum = google_crc32c.Checksum()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            checksum.update(block)
-            size += len(block)
+        size = sum(map(len, checksum.consume(file, _BLOCK_BYTES)))
     return Facts(size, base64.b64encode(checksum.digest()).decode())
 
 
@@ -101,9 +91,28 @@ def locations(bucket: str) -> list[str]:
     return list(details.data_locations or [details.location])
 
 
-def prepare() -> None:
-    """Creates the client ahead of time, so that the first request does not wait for imports."""
-    _client()
+def upload(pairs: Sequence[tuple[str, str]]) -> None:
+    """Uploads files, several at a time. The bucket compares their checksums.
+
+    Args:
+      pairs: for each file, its local path, and its path in a bucket.
+
+    Raises:
+      OSError: if a file cannot be read or uploaded.
+    """
+    if not pairs:
+        return
+    with _translate_errors(posixpath.dirname(pairs[0][1])) as client:
+        from google.cloud.storage import transfer_manager
+
+        blobs = [
+            (source, client.bucket(bucket).blob(name))
+            for source, target in pairs
+            for bucket, name in [split(target)]
+        ]
+        transfer_manager.upload_many(
+            blobs, raise_exception=True, worker_type=transfer_manager.THREAD
+        )
 
 
 def _client() -> Any:
@@ -140,6 +149,7 @@ def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
     client = _client()
     from google.api_core import exceptions
     from google.auth.exceptions import GoogleAuthError
+    from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
     from requests import RequestException
 
     try:
@@ -151,5 +161,5 @@ def _translate_errors(path: "str | os.PathLike[str]") -> Iterator[Any]:
     except GoogleAuthError as error:
         why = f"the credentials are not accepted: {error.args[0] if error.args else error}"
         raise PermissionError(errno.EACCES, why, os.fspath(path)) from error
-    except RequestException as error:
+    except (RequestException, DataCorruption, InvalidResponse) as error:
         raise OSError(errno.EIO, f"no answer: {error}", os.fspath(path)) from error

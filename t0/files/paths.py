@@ -211,15 +211,11 @@ def list_names(folder: Path) -> list[str]:
     Raises:
       OSError: if the folder may not be read.
     """
-    try:
-        if not is_remote(folder):
-            return sorted(os.listdir(folder))  # noqa: PTH208
-        with converted(folder) as gfile:
-            return sorted(name.rstrip("/") for name in gfile.listdir(os.fspath(folder)))
-    except (FileNotFoundError, NotADirectoryError):
-        if is_remote(folder):
-            is_remote_folder(folder)  # raises an error if the folder is forbidden or unreachable
-        return []
+    if is_remote(folder):
+        return [name.rstrip("/") for name in list_marked(folder)]
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(os.listdir(folder))  # noqa: PTH208
+    return []
 
 
 def names_like(folder: Path, pattern: str) -> list[str]:

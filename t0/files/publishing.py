@@ -67,7 +67,6 @@ def writing(path: str) -> Iterator[None]:
 # per second for each object. The clients retry refused writes.
 OBJECT_SECONDS = 1.0
 _AT_ONCE = 16  # parallel uploads, which wait for the object store and not for this machine's cores
-put = paths.copy
 
 
 class UnfinishedFile:
@@ -165,10 +164,9 @@ def publish_folder(
     """Makes the folder `staging` the finished folder `final`.
 
     A local folder is renamed in one step. An object store cannot rename atomically, so the files
-    are uploaded, or moved within the store, several at a time. Then the size of each file is
-    checked. If the store has a checksum of the file, the checksum is also checked. Finally, `last`
-    is written. If `final` is already a finished folder in a store, the new files are first uploaded
-    next to `final`. So `final` is incomplete only while the new files are moved within the store.
+    are uploaded, or moved within the store, several at a time. Then the sizes and checksums of the
+    files are checked. The file `last` is removed first and written last, so that no intermediate
+    state looks finished.
 
     Args:
       staging: the folder with the files. If it is remote, `final` must also be remote.
@@ -188,28 +186,19 @@ def publish_folder(
     with writing(final):
         if not paths.is_remote(final):
             return _rename_folder(staging, final, last, replace)
-        if paths.exists(posixpath.join(final, last)):
-            if not replace:
-                paths.remove(staging)
-                return False
-            staging = into_store(staging, f"{final}.{unfinished_tag()}")
-        _move_folder(staging, final, last, files)
-        return True
-
-
-def into_store(staging: str, remote: str) -> str:
-    """Uploads a local folder to the path `remote`, and returns the path of the remote folder.
-
-    If `staging` is already remote, it is returned unchanged.
-
-    Raises:
-      OSError: if the upload fails.
-    """
-    if paths.is_remote(staging):
-        return staging
-    _move_files(staging, remote, paths.list_names(staging))
-    paths.remove(staging)
-    return remote
+        marker = posixpath.join(final, last)
+        done = paths.exists(marker) and not replace
+        if not done:
+            paths.remove(marker)
+            names = {*paths.list_names(staging)} - {last}
+            for name in {*paths.list_marked(final)} - names:
+                if not name.endswith("/"):  # a folder below `final`, such as another task's cache
+                    paths.remove(path_inside(final, name))
+            move_files(staging, final, sorted(names))
+            check_whole(final, files)
+            write_whole(marker, paths.read_bytes(posixpath.join(staging, last)))
+        paths.remove(staging)
+        return not done
 
 
 def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
@@ -233,60 +222,21 @@ def _rename_folder(staging: str, final: str, last: str, replace: bool) -> bool:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _move_folder(staging: str, final: str, last: str, files: Mapping[str, Facts]) -> None:
-    _check_facts(staging, files, staged := _list_files(staging))
-    staged.pop(last, None)
-    marker = paths.read_bytes(posixpath.join(staging, last))
-    paths.make_folder(final)
-    # The file `last` is removed first and written last, so no intermediate state looks finished.
-    paths.remove(posixpath.join(final, last))
-    for name in _list_files(final):
-        if name not in staged:
-            paths.remove(path_inside(final, name))
-    _move_files(staging, final, sorted(staged))
-    check_whole(final, staged)
-    write_whole(posixpath.join(final, last), marker)
-    paths.remove(staging)
-
-
-def _list_files(folder: str) -> dict[str, Facts]:
-    """Returns name -> size and checksum of the files directly in a folder.
-
-    If the store has no checksum of a file, the checksum is "".
-    """
-    if object_facts.applies(folder):
-        below = object_facts.below(folder)
-        return {name: facts for name, facts in below.items() if "/" not in name}
-    if not paths.is_remote(folder):
-        names = paths.list_names(folder)
-        return {name: object_facts.of_file(path_inside(folder, name)) for name in names}
-    sizes = {}
-    for name in paths.list_marked(folder):
-        with contextlib.suppress(FileNotFoundError):  # removed in the meantime, or not a file
-            if not name.endswith("/"):
-                sizes[name] = Facts(paths.size_bytes(path_inside(folder, name)), "")
-    return sizes
-
-
 def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
-    """Checks that files have the sizes and checksums with which they were written.
+    """Checks that remote files have the sizes and checksums with which they were written.
 
     Args:
-      folder: the folder, local or remote.
-      expected: name -> size and checksum; an empty checksum is not compared.
+      folder: the folder.
+      expected: name -> size and checksum. The checksum is compared only if it is not empty and the
+        store has one.
 
     Raises:
       OSError: if a file is missing or differs.
     """
-    _check_facts(folder, expected, _list_files(folder))
-
-
-def _check_facts(folder: str, expected: Mapping[str, Facts], found: Mapping[str, Facts]) -> None:
+    in_bucket = object_facts.below(folder) if expected and object_facts.applies(folder) else {}
     for name, written in expected.items():
         path = path_inside(folder, name)
-        if name not in found:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        size, checksum = found[name]
+        size, checksum = in_bucket.get(name) or (paths.size_bytes(path), "")
         if size != written.size_bytes:
             fault = f"{size:,} bytes of {written.size_bytes:,} arrived"
             raise OSError(errno.EIO, fault, path)
@@ -295,12 +245,31 @@ def _check_facts(folder: str, expected: Mapping[str, Facts], found: Mapping[str,
             raise OSError(errno.EIO, fault, path)
 
 
-def _move_files(source: str, target: str, names: Sequence[str]) -> None:
-    """Moves files between remote folders, or uploads local files, several at a time."""
-    move = paths.rename if paths.is_remote(source) else paths.copy
-    with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
-        befores, afters = ([path_inside(f, name) for name in names] for f in (source, target))
-        list(threads.map(move, befores, afters))
+def move_files(source: str, target: str, names: Sequence[str]) -> None:
+    """Uploads files of a local folder, or moves them within a store, several at a time.
+
+    Raises:
+      OutputError: if a file cannot be moved.
+    """
+    pairs = [(path_inside(source, name), path_inside(target, name)) for name in names]
+    with writing(target):
+        paths.make_folder(target)
+        if object_facts.applies(target) and not paths.is_remote(source):
+            object_facts.upload(pairs)
+            return
+        move = paths.rename if paths.is_remote(source) else paths.copy
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(lambda pair: move(*pair), pairs))
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder and its missing parents.
+
+    Raises:
+      OutputError: if it cannot be made.
+    """
+    with writing(path):
+        paths.make_folder(path)
 
 
 def check_writable(folder: str) -> None:
@@ -380,7 +349,7 @@ def folder_of_run() -> Iterator[str]:
 def _folder_of_this_process() -> str:
     try:
         outside = tempfile.gettempdir()
-        for path in leftovers([outside])[0]:
+        for path in leftovers([outside]):
             with contextlib.suppress(OSError):
                 if os.lstat(path).st_uid == os.geteuid():
                     paths.remove(path)
@@ -401,34 +370,25 @@ def is_unfinished(name: str) -> bool:
     return bool(_LEFTOVER.fullmatch(name))
 
 
-def leftovers(folders: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Finds the unfinished files and folders in `folders`.
+def leftovers(folders: Iterable[str]) -> list[str]:
+    """Returns the unfinished files and folders that dead processes of this host left in `folders`.
 
-    Returns:
-      (paths left by dead processes of this host, paths of processes of other hosts). The processes
-      of other hosts may be alive.
+    The processes of other hosts may be alive, so their files are left out.
     """
-    dead, foreign = [], []
-    for folder in sorted(set(folders)):
-        for name in paths.list_names(folder):
-            match = _LEFTOVER.fullmatch(name)
-            if match and match["host"] != _host():
-                foreign.append(posixpath.join(folder, name))
-            elif match and not _alive(int(match["pid"]), int(match["start"])):
-                dead.append(posixpath.join(folder, name))
-    return dead, foreign
+    return [
+        posixpath.join(folder, name)
+        for folder in sorted(set(folders))
+        for name in paths.list_names(folder)
+        if (match := _LEFTOVER.fullmatch(name))
+        and match["host"] == _host()
+        and not _alive(int(match["pid"]), int(match["start"]))
+    ]
 
 
-def remove_leftovers(folders: Iterable[str]) -> list[str]:
-    """Removes the unfinished files and folders that dead processes of this host left in `folders`.
-
-    Returns:
-      the unfinished paths that belong to processes of other hosts; these are not removed.
-    """
-    dead, foreign = leftovers(folders)
-    for path in dead:
+def remove_leftovers(folders: Iterable[str]) -> None:
+    """Removes the unfinished files and folders that dead processes of this host left."""
+    for path in leftovers(folders):
         paths.remove(path)
-    return foreign
 
 
 def _alive(pid: int, start: int) -> bool:

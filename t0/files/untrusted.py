@@ -132,26 +132,22 @@ def read_yaml(
 
 def _check_yaml(data: bytes) -> None:
     """Raises a YAMLError if there are too many values, or if values are nested too deep."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}
     # For each open list or mapping: its anchor, and the number of its values so far.
     open_: list[tuple[str | None, int]] = [(None, 0)]
     for event in yaml.parse(data, Loader=SAFE_LOADER):
-        size = 0
+        size, anchor = 0, getattr(event, "anchor", None)
         if isinstance(event, yaml.CollectionStartEvent):
-            open_.append((event.anchor, 1))
-            if event.anchor:
-                # An alias of an open list or mapping would contain itself and never end.
-                sizes[event.anchor] = MOST_YAML_VALUES
+            open_.append((anchor, 1))
+            # An alias of an open list or mapping would contain itself and never end.
+            sizes[anchor] = MOST_YAML_VALUES
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, size = open_.pop()
-            if anchor:
-                sizes[anchor] = size
+            sizes[anchor] = size
         elif isinstance(event, yaml.AliasEvent):
-            size = sizes.get(event.anchor, 1)
+            size = sizes.get(anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
-            size = 1
-            if event.anchor:
-                sizes[event.anchor] = 1
+            size = sizes[anchor] = 1
         anchor, before = open_[-1]
         open_[-1] = (anchor, before + size)
         if len(open_) > DEEPEST:

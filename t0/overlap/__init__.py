@@ -8,9 +8,8 @@
 |---|---|
 | `words` | normalised words, and hashes of n-grams |
 | `evaluation_rows` | evaluation rows with their fields and prompted texts |
-| `index` | the hashes of the n-grams of evaluation rows, on disk |
+| `index` | the hashes of the n-grams of evaluation rows, and the search for them |
 | `training_texts` | training texts from caches or rendered rows, divided into jobs |
-| `scanning`, `beam_search` | the search, in local processes or on Apache Beam |
 | `outcome`, `overlap_tables` | counts of overlapping rows, prompts and datasets, also as tables |
 | `finding` | one complete search, from options to output files |
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from t0.catalogue import SCORE_EVAL, PromptedTask
-from t0.catalogue.listing import Listing
+from t0.catalogue.listing import ListedTask, Listing
 from t0.errors import AbsentData, UserError
 
 ROWS_AT_ONCE = 256
@@ -152,39 +152,76 @@ def evaluation_sets(
     Raises:
       UserError: if a name is unknown, if no task has the split, or if data is missing.
     """
-    names = dict.fromkeys(name for expression in expressions for name in listing.select(expression))
-    groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = collections.defaultdict(dict)
-    other_splits: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        task = listing.tasks[name].task
-        if split not in task.split_mapping:
-            other_splits[name.removesuffix(SCORE_EVAL)] = tuple(task.split_mapping)
-            continue
-        key = (task.dataset, task.subset or "", task.suffix, task.split_mapping[split])
-        groups[key][task.name] = task
-    if not groups:
-        name, splits = next(iter(other_splits.items()))
-        raise UserError(
-            f"no task of {', '.join(expressions)} has a split '{split}'; {name} has: "
-            f"{', '.join(splits)}. Choose one of them with --eval_split"
-        )
-    notes = [f"{name}: left out, it has no split '{split}'" for name in other_splits]
+    listed, notes = select_tasks(listing, expressions, split, flag="--eval_split")
+    groups: dict[tuple[Any, ...], list[PromptedTask]] = collections.defaultdict(list)
+    for task in {task.name: task for task in (each.task for each in listed)}.values():
+        groups[task.dataset, task.subset or "", task.suffix, task.split_mapping[split]].append(task)
     sets = []
     for (dataset, subset, suffix, dataset_split), tasks in sorted(groups.items()):
         title = "/".join(filter(None, (dataset, subset))) + suffix
-        prompts = tuple(tasks[name] for name in sorted(tasks))
+        prompts = tuple(sorted(tasks, key=lambda task: task.name))
+        if all_present(prompts, split, notes, skip_absent=skip_absent):
+            sets.append(EvaluationSet(title, dataset_split, prompts, split))
+    if not sets:
+        raise no_data(expressions)
+    return sets, notes
+
+
+def select_tasks(
+    listing: Listing, expressions: Iterable[str], split: str, *, flag: str
+) -> tuple[list[ListedTask], list[str]]:
+    """Returns the selected tasks that have a split, and a note for each task without it.
+
+    Args:
+      listing: all tasks and mixtures.
+      expressions: names of mixtures or tasks, or regular expressions that match tasks.
+      split: the name of the split in the tasks.
+      flag: the flag that sets the split, for the message.
+
+    Raises:
+      UserError: if a name is unknown, or no task has the split.
+    """
+    names = dict.fromkeys(name for expression in expressions for name in listing.select(expression))
+    selected, other_splits = [], {}
+    for name in names:
+        task = listing.tasks[name].task
+        if split in task.split_mapping:
+            selected.append(listing.tasks[name])
+        else:
+            other_splits[name.removesuffix(SCORE_EVAL)] = tuple(task.split_mapping)
+    if not selected:
+        name, splits = next(iter(other_splits.items()))
+        raise UserError(
+            f"no task of {', '.join(expressions)} has a split '{split}'; {name} has: "
+            f"{', '.join(splits)}. Choose one of them with {flag}"
+        )
+    return selected, [f"{name}: left out, it has no split '{split}'" for name in other_splits]
+
+
+def all_present(
+    tasks: Iterable[PromptedTask], split: str, notes: list[str], *, skip_absent: bool
+) -> bool:
+    """Returns whether the data of all tasks exists. If it is left out, adds a note.
+
+    Raises:
+      UserError: if data is missing and must not be left out, or cannot be read.
+    """
+    for task in tasks:
         try:
-            for prompt in prompts:
-                prompt.open(split)
+            task.open(split)
         except AbsentData as error:
             if not skip_absent:
                 raise UserError(f"{error}\nOr leave it out with --skip_absent_splits.") from error
-            notes.append(f"{title}, split '{dataset_split}': left out, its data is missing")
-            continue
-        sets.append(EvaluationSet(title, dataset_split, prompts, split))
-    if not sets:
-        raise UserError(
-            f"found no data for the tasks of {', '.join(expressions)}. Name the folder of the data "
-            "with --data_dir"
-        )
-    return sets, notes
+            name = "/".join(filter(None, (task.dataset, task.subset)))
+            split_name = task.split_mapping[split]
+            notes.append(f"{name}, split '{split_name}': left out, its data is missing")
+            return False
+    return True
+
+
+def no_data(expressions: Iterable[str]) -> UserError:
+    """Returns the error for tasks whose data was all left out."""
+    return UserError(
+        f"found no data for the tasks of {', '.join(expressions)}. Name the folder of the data "
+        "with --data_dir"
+    )

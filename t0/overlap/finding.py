@@ -14,23 +14,31 @@ the evaluation rows are read again. So the memory and disk space that a search n
 size of the evaluation rows. They do not depend on the size of the training data.
 """
 
+import collections
 import dataclasses
 import hashlib
 import json
 import os
-import posixpath
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from t0.caching.workers import run_jobs
 from t0.catalogue.listing import Listing, read_listing
 from t0.errors import UserError, interruptible
 from t0.files import path_inside, paths, publishing
-from t0.overlap.evaluation_rows import EvaluationSet, evaluation_sets
-from t0.overlap.index import Index, IndexWriter, OverlapCriteria
+from t0.overlap.evaluation_rows import EvaluationSet, RowBatch, evaluation_sets
+from t0.overlap.index import (
+    Index,
+    Matches,
+    OverlapCriteria,
+    Scanner,
+    load_processor,
+    merge_matches,
+    write_index,
+)
 from t0.overlap.outcome import OverlapOutcome, dataset_names
 from t0.overlap.overlap_tables import tables
-from t0.overlap.scanning import Matches, MatchTable, Scanner, load_processor, search
 from t0.overlap.training_texts import TrainingTexts, add_cached, add_listed
 from t0.progress import ProgressLine
 from t0.sources import data_dirs
@@ -40,7 +48,6 @@ ROWS, TABLES, RESULT = "rows.jsonl", "overlap.txt", "overlap.json"
 # If there are at most this many texts, this process searches them, because starting other processes
 # would take as long as the search.
 _SMALL_TEXTS = 20_000
-_DIRECT_RUNNER = ["--runner=DirectRunner"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +79,6 @@ def find(
     output: str,
     *,
     workers: int | None = None,
-    pipeline_options: Sequence[str] = (),
     vocabulary: bytes | None = None,
 ) -> dict[str, Any]:
     """Runs the search, writes its files, and returns the content of `overlap.json`.
@@ -82,9 +88,6 @@ def find(
       output: the folder to write to, local or remote. An earlier result in this folder is replaced.
       workers: the number of processes. With 0, this process does the search. With None, there is
         one process per core or, if there is little data, this process does the search.
-      pipeline_options: Apache Beam's options. With no options, or only `--runner=DirectRunner`, the
-        search runs in local processes. Otherwise it runs on Beam, and all of Beam's workers must be
-        able to write to `output`.
       vocabulary: the SentencePiece model that decodes caches without texts; None if there is none.
 
     Raises:
@@ -105,25 +108,25 @@ def find(
     ):
         index = _build_index(sets, folder, request.settings)
         scanner = Scanner(
-            folder, tuple(dataset_names(training)[1]), vocabulary, tuple(map(str, data_dirs()))
+            folder,
+            request.settings,
+            tuple(dataset_names(training)[1]),
+            vocabulary,
+            tuple(map(str, data_dirs())),
         )
-        if pipeline_options and list(pipeline_options) != _DIRECT_RUNNER:
-            from t0.overlap.beam_search import search_on_beam
-
-            run_dir = posixpath.join(output, f"beam.{publishing.unfinished_tag()}")
-            matches = _collect_matches(
-                search_on_beam(
-                    training.jobs, scanner, pipeline_options=pipeline_options, run_dir=run_dir
-                )
-            )
-        else:
-            matches = _search_locally(training, scanner, _count_workers(training, workers))
+        matches = _search(training, scanner, _count_workers(training, workers))
         outcome = OverlapOutcome(index, matches, training, load_processor(vocabulary))
+        runs = matches.words * len(index.lengths)
         facts = {
             "schema": SCHEMA,
             "kind": "overlap",
             "run": _describe_run(request, training, matches, [*training.notes, *notes]),
-            "error": _estimate_false_matches(index, matches),
+            "error": {
+                "hash_bits": 64,
+                "hashes": len(index),
+                "training_runs": runs,
+                "expected_false_matches": runs * len(index) / 2**64,
+            },
         }
         return _write_files(output, facts, outcome, sets)
 
@@ -154,16 +157,18 @@ def _refuse_same_split(sets: Sequence[EvaluationSet], training: TrainingTexts) -
 
 def _build_index(sets: Sequence[EvaluationSet], folder: str, settings: OverlapCriteria) -> Index:
     rows = 0
-    with (
-        ProgressLine(None, unit="row", doing="indexing") as progress,
-        IndexWriter(folder, settings) as writer,
-    ):
-        for chosen in sets:
-            for batch in chosen.batches():
-                writer.add(batch)
-                rows += len(batch.rows)
-                progress.count(len(batch.rows), note=chosen.name)
-    index = Index(folder)
+    with ProgressLine(None, unit="row", doing="indexing") as progress:
+
+        def read_batches() -> Iterator[RowBatch]:
+            nonlocal rows
+            for chosen in sets:
+                for batch in chosen.batches():
+                    yield batch
+                    rows += len(batch.rows)
+                    progress.count(len(batch.rows), note=chosen.name)
+
+        write_index(folder, settings, read_batches())
+    index = Index(folder, settings)
     if not len(index):
         shortest = min(*settings.ngrams, settings.min_words)
         raise UserError(
@@ -182,18 +187,18 @@ def _count_workers(training: TrainingTexts, workers: int | None) -> int:
     return min(len(os.sched_getaffinity(0)), len(training.jobs))
 
 
-def _search_locally(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
+def _search(training: TrainingTexts, scanner: Scanner, workers: int) -> Matches:
+    jobs = collections.deque(training.jobs)
     with ProgressLine(training.texts, unit="text", doing="searching") as progress:
-        return _collect_matches(
-            search(training.jobs, scanner, workers=workers, on_texts=progress.count)
+        results = run_jobs(
+            jobs,
+            scanner,
+            progress.count,
+            workers=workers,
+            doing="searching",
+            kept="Nothing was written.",
         )
-
-
-def _collect_matches(results: Iterable[Matches]) -> Matches:
-    table = MatchTable()
-    for matches in results:
-        table.add(matches)
-    return table.merge()
+        return merge_matches(matches for _, matches in results)
 
 
 def _describe_run(
@@ -211,16 +216,6 @@ def _describe_run(
         "min_words": request.settings.min_words,
         "normalisation": "NFKC, case folded; words of letters, marks and digits; no apostrophes",
         "notes": list(notes),
-    }
-
-
-def _estimate_false_matches(index: Index, matches: Matches) -> dict[str, Any]:
-    runs = matches.words * len(index.lengths)
-    return {
-        "hash_bits": 64,
-        "hashes": len(index),
-        "training_runs": runs,
-        "expected_false_matches": runs * len(index) / 2**64,
     }
 
 
@@ -243,7 +238,7 @@ def _write_files(
                 yield line
 
     publishing.write_whole(path_inside(output, ROWS), encode_rows())
-    facts["datasets"] = {chosen.name: outcome.datasets[chosen.name].record() for chosen in sets}
+    facts["datasets"] = {chosen.name: outcome.datasets[chosen.name] for chosen in sets}
     facts["rows"] = {"file": ROWS, "lines": lines, "sha256": digest.hexdigest()}
     text = json.dumps(facts, indent=1, ensure_ascii=False)
     facts = {**facts}

@@ -1,9 +1,9 @@
-"""Stores the sorted hashes of the evaluation rows' n-grams on disk, and looks up hashes in them.
+"""Indexes the n-grams of evaluation rows, and searches training texts for them.
 
-    with IndexWriter(folder, settings) as writer:
-        writer.add(batch)                  # batches of evaluation rows, see `evaluation_rows`
-    index = Index(folder)
+    write_index(folder, criteria, batches)     # batches of evaluation rows, see `evaluation_rows`
+    index = Index(folder, criteria)
     index.lookup(hashes)                   # int64 [hashes]: positions in the index, -1 if missing
+    merge_matches([scan(job, index, (0, 0, 1), None) for job in jobs]).table    # the matches
 
 The index has a hash for each of these word sequences:
 
@@ -18,30 +18,40 @@ The index has a hash for each of these word sequences:
 Hashes have 64 bits. Among T word sequences of the training data, about T * H / 2**64 equal one of
 the H hashes of the index by chance. For T = 10**12 and H = 10**8, that is 5 sequences.
 
+`Scanner` prepares a process that searches jobs, which are files or ranges of rows. For each match
+and training dataset, its result has the number of occurrences and the location of the first
+occurrence (the numbers of its source and record). The result does not depend on the order of the
+jobs.
+
 The writer keeps the distinct hashes in memory, 8 bytes each. Readers map the file of hashes into
 memory, so processes share it.
 """
 
 import dataclasses
-import json
-import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from t0.files.untrusted import parsed_json
+from t0.errors import UserError
 from t0.overlap.evaluation_rows import RowBatch
+from t0.overlap.training_texts import Job, text_batches
 from t0.overlap.words import Words, split_words
 
 _PENDING = 2**19
 # `Index.lookup` first asks a filter, whose slots have one byte. The filter has at least 16 slots
 # for each hash. If that would be more than 2**26 slots, it has 2**26 slots.
 _FILTER_SHARE, _LARGEST_FILTER_BITS = 16, 26
-FILES = ("hashes", "anchors", "index.json")
+FILES = ("hashes", "anchors", "lengths")
 # If this many consecutive words of a prompted text also occur in one of the row's fields, these
 # words count as the row's.
 _FIELD_RUN = 3
+# A location in the training data is stored in one integer. These low bits hold the record's number,
+# and the bits above them hold the source's number.
+_RECORD_BITS = 40
+# The number of matches to collect before they are merged.
+_PENDING_MATCHES = 2**20
 _HASH = np.dtype("<u8")
 _ANCHOR = np.dtype([("hash", "<u8"), ("words", "<i8")])
 
@@ -86,58 +96,34 @@ class _DistinctRecords:
         return self._sorted
 
 
-class IndexWriter:
-    """Writes an index into an existing folder.
-
-    The index is complete when the `with` block ends.
+def write_index(folder: str, criteria: OverlapCriteria, batches: Iterable[RowBatch]) -> None:
+    """Writes the index of evaluation rows into an existing folder.
 
     Args:
       folder: the folder of the index.
-      settings: the criteria that decide which word sequences count as an overlap.
+      criteria: the criteria that decide which word sequences count as an overlap.
+      batches: all rows.
     """
-
-    def __init__(self, folder: str, settings: OverlapCriteria) -> None:
-        self._folder, self._settings = Path(folder), settings
-
-    def __enter__(self) -> "IndexWriter":
-        self._runs = _DistinctRecords(_HASH)
-        self._anchors = _DistinctRecords(_ANCHOR)
-        self._short_lengths: set[int] = set()
-        return self
-
-    def add(self, batch: RowBatch) -> None:
-        """Adds the n-grams and fields of a batch of rows."""
+    runs, anchors = _DistinctRecords(_HASH), _DistinctRecords(_ANCHOR)
+    lengths = set(criteria.ngrams)
+    anchor_words = criteria.anchor_words
+    for batch in batches:
         words = split_words(batch.texts)
         before = np.append(0, np.cumsum(row_words(batch, words)))
-        for length in self._settings.ngrams:
+        for length in criteria.ngrams:
             positions, hashes = words.windows(length)
-            self._runs.add(hashes[before[positions + length] - before[positions] == length])
-        self._add_whole_fields(words, np.flatnonzero(batch.is_field))
-
-    def _add_whole_fields(self, words: Words, fields: np.ndarray) -> None:
-        starts, sizes = words.ends[fields], np.diff(words.ends)[fields]
-        long_enough = sizes >= self._settings.min_words
-        starts, sizes = starts[long_enough], sizes[long_enough]
-        self._runs.add(words.hash_sequences(starts, sizes))
-        anchor_words = self._settings.anchor_words
-        self._short_lengths |= set(sizes[sizes < anchor_words].tolist())
-        longer = sizes > anchor_words
-        anchors = np.zeros(longer.sum(), _ANCHOR)
-        anchors["hash"], anchors["words"] = (
-            words.hash_sequences(starts[longer], anchor_words),
-            sizes[longer],
-        )
-        self._anchors.add(anchors)
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
-            return
-        hashes = self._runs.merge()
-        hashes.tofile(self._folder / "hashes")
-        self._anchors.merge().tofile(self._folder / "anchors")
-        lengths = sorted({*self._settings.ngrams, *self._short_lengths})
-        facts = {"size": len(hashes), "lengths": lengths, **dataclasses.asdict(self._settings)}
-        (self._folder / "index.json").write_text(json.dumps(facts), encoding="utf-8")
+            runs.add(hashes[before[positions + length] - before[positions] == length])
+        sizes = np.diff(words.ends)
+        fields = np.flatnonzero(batch.is_field & (sizes >= criteria.min_words))
+        runs.add(hash_whole_texts(words, fields))
+        lengths |= set(sizes[fields][sizes[fields] < anchor_words].tolist())
+        longer = fields[sizes[fields] > anchor_words]
+        new = np.zeros(len(longer), _ANCHOR)
+        new["hash"] = words.hash_sequences(words.ends[longer], anchor_words)
+        new["words"] = sizes[longer]
+        anchors.add(new)
+    for name, values in zip(FILES, (runs.merge(), anchors.merge(), sorted(lengths)), strict=True):
+        np.save(Path(folder, f"{name}.npy"), values)
 
 
 def row_words(batch: RowBatch, words: Words) -> np.ndarray:
@@ -173,6 +159,10 @@ def _mix_in_row(hashes: np.ndarray, rows: np.ndarray) -> np.ndarray:
 class Index:
     """An index in a local folder.
 
+    Args:
+      folder: the folder.
+      criteria: the criteria with which the index was written.
+
     Attributes:
       settings: the criteria that decide which word sequences count as an overlap.
       lengths: the lengths of the word sequences to look up in training texts. These are the n-gram
@@ -180,12 +170,13 @@ class Index:
       hashes: the hashes, ascending, uint64 [H].
     """
 
-    def __init__(self, folder: str) -> None:
-        facts = parsed_json((Path(folder) / "index.json").read_bytes())
-        self.settings = OverlapCriteria(tuple(facts["ngrams"]), facts["min_words"])
-        self.lengths: list[int] = facts["lengths"]
-        self.hashes = _map_file(posixpath.join(folder, "hashes"), "<u8", facts["size"])
-        anchors = np.fromfile(posixpath.join(folder, "anchors"), _ANCHOR)
+    def __init__(self, folder: str, criteria: OverlapCriteria) -> None:
+        self.settings = criteria
+        hashes, anchors, lengths = (Path(folder, f"{name}.npy") for name in FILES)
+        self.lengths: list[int] = np.load(lengths).tolist()
+        # Processes share the memory into which the file is mapped.
+        self.hashes = np.load(hashes, mmap_mode="r")
+        anchors = np.load(anchors)
         self._anchor_hashes, self._anchor_words = anchors["hash"].copy(), anchors["words"].copy()
         bits = min(max(16, (len(self.hashes) * _FILTER_SHARE).bit_length()), _LARGEST_FILTER_BITS)
         self._shift = np.uint64(64 - bits)
@@ -256,12 +247,132 @@ class Index:
         return starts[entries >= 0], entries[entries >= 0]
 
 
-def _map_file(path: str, kind: str, size: int) -> np.ndarray:
-    # An empty file cannot be mapped into memory.
-    return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
-
-
 def hash_whole_texts(words: Words, texts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Returns, for each selected text, the hash of the sequence of all its words, uint64."""
     chosen = np.asarray(texts, np.int64)
     return words.hash_sequences(words.ends[chosen], np.diff(words.ends)[chosen])
+
+
+@dataclasses.dataclass(frozen=True)
+class Matches:
+    """N-grams and fields of the index that occur in the training data.
+
+    Attributes:
+      table: one row for each match and training dataset, sorted by its first two columns, int64
+        [M, 4]. The columns are the match's position in the index, the number of the dataset, the
+        location of its first occurrence in that dataset (see `unpack_location`), and the number of
+        its occurrences in that dataset.
+      texts: the number of texts that were searched.
+      words: the number of words in these texts.
+    """
+
+    table: np.ndarray
+    texts: int = 0
+    words: int = 0
+
+
+def unpack_location(first: int) -> tuple[int, int]:
+    """Unpacks a location into the number of its source and the number of its record."""
+    return int(first) >> _RECORD_BITS, int(first) & (2**_RECORD_BITS - 1)
+
+
+def merge_matches(results: Iterable[Matches]) -> Matches:
+    """Merges matches: adds the counts of equal matches, and keeps their first location.
+
+    The memory grows only with the number of distinct matches.
+    """
+    tables = [np.zeros((0, 4), np.int64)]
+    texts = words = 0
+    for result in results:
+        tables.append(result.table)
+        texts, words = texts + result.texts, words + result.words
+        if sum(map(len, tables[1:])) >= max(_PENDING_MATCHES, len(tables[0])):
+            tables = [_merge_tables(tables)]
+    return Matches(_merge_tables(tables), texts, words)
+
+
+def _merge_tables(tables: Sequence[np.ndarray]) -> np.ndarray:
+    rows = np.concatenate(tables)
+    if not len(rows):
+        return rows
+    rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+    is_first = np.append(True, (rows[1:, :2] != rows[:-1, :2]).any(axis=1))
+    merged = rows[is_first]
+    merged[:, 3] = np.add.reduceat(rows[:, 3], np.flatnonzero(is_first))
+    return merged
+
+
+def scan(
+    job: Job,
+    index: Index,
+    datasets: Sequence[int],
+    vocabulary: Any | None,
+    report: Callable[[int], None] = lambda texts: None,
+) -> Matches:
+    """Finds the n-grams and fields of the index in the texts of a job.
+
+    Args:
+      job: the file or the range of rows to search.
+      index: the index of the evaluation rows.
+      datasets: the dataset number of each source.
+      vocabulary: a SentencePiece processor that decodes records without texts, or None.
+      report: a function that is called with the number of texts searched since the last call.
+
+    Raises:
+      UserError: if the data cannot be read.
+    """
+    try:
+        return merge_matches(_scan_batches(job, index, np.asarray(datasets), vocabulary, report))
+    except UserError as error:
+        raise UserError(f"{error} ({job})" if str(job) not in str(error) else str(error)) from error
+
+
+def _scan_batches(
+    job: Job, index: Index, datasets: np.ndarray, vocabulary: Any | None, report: Any
+) -> Iterator[Matches]:
+    for texts, sources, records in text_batches(job, vocabulary):
+        words = split_words(texts)
+        starts, entries = index.find_matches(words)
+        numbers = words.text_of[starts]
+        location = sources[numbers] << _RECORD_BITS | records[numbers]
+        columns = (entries, datasets[sources[numbers]], location, np.ones_like(entries))
+        table = _merge_tables([np.stack(columns, axis=1)])
+        yield Matches(table, len(texts), len(words.hashes))
+        report(len(texts))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scanner:
+    """Prepares a process that searches jobs.
+
+    Attributes:
+      index: the index's local folder.
+      criteria: the criteria with which the index was written.
+      datasets: the dataset number of each source.
+      vocabulary: the SentencePiece model that decodes records without texts, or None.
+      data_dirs: the folders of datasets; if empty, the folders that the environment sets.
+    """
+
+    index: str
+    criteria: OverlapCriteria
+    datasets: tuple[int, ...]
+    vocabulary: bytes | None = None
+    data_dirs: tuple[str, ...] = ()
+
+    def __call__(self) -> Callable[[Job, Callable[[int], None]], Matches]:
+        """Opens the index, and returns a function that searches a job; see `scan`."""
+        from t0 import sources
+
+        if self.data_dirs:
+            sources.set_data_dirs(list(self.data_dirs))
+        index, vocabulary = Index(self.index, self.criteria), load_processor(self.vocabulary)
+        return lambda job, count: scan(job, index, self.datasets, vocabulary, count)
+
+
+def load_processor(model: bytes | None) -> Any | None:
+    """Returns a SentencePiece processor for the bytes of a model; None if there is no model."""
+    if model is None:
+        return None
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_proto=model)

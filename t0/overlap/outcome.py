@@ -3,7 +3,7 @@
     outcome = OverlapOutcome(index, matches, training, vocabulary=None)
     for record in outcome.rows(chosen_set):      # a record of each row that overlaps
         ...
-    outcome.datasets[chosen_set.name]            # the counts over all rows of the set
+    outcome.datasets[chosen_set.name]            # the counts over all rows of the set, for JSON
 
 Overlap is counted separately for each n-gram length n:
 
@@ -26,8 +26,14 @@ from typing import Any
 import numpy as np
 
 from t0.overlap.evaluation_rows import EvaluationSet, RowBatch
-from t0.overlap.index import Index, OverlapCriteria, hash_whole_texts, row_words
-from t0.overlap.scanning import Matches, unpack_keys, unpack_location
+from t0.overlap.index import (
+    Index,
+    Matches,
+    OverlapCriteria,
+    hash_whole_texts,
+    row_words,
+    unpack_location,
+)
 from t0.overlap.training_texts import TrainingTexts, text_at
 from t0.overlap.words import Words, split_words, word_list
 
@@ -39,108 +45,43 @@ _WORDS_SHOWN, _CONTEXT_WORDS = 60, 8
 _MOST_DATASETS = 20
 
 
-@dataclasses.dataclass
-class TextCounts:
-    """Counts over the texts of a field, or over the examples of a prompt.
+# The counts in `overlap.json`. JSON's keys are texts, also those of n-gram lengths.
+Counts = dict[str, Any]
 
-    Attributes:
-      texts: the number of texts.
-      words: the number of words in these texts.
-      overlapping: n -> the number of texts of the field, or examples of the prompt, that overlap.
-      overlapping_words: n -> the number of overlapping words.
-      at_least: n -> for each of `SHARES`, the number of texts with at least this share of
-        overlapping words.
-      whole: the number of fields that occur as a whole in the training data.
+
+def _count_texts(settings: OverlapCriteria) -> Counts:
+    """Returns the counts over no texts: those of a field, or the examples of a prompt."""
+    lengths = [str(n) for n in settings.ngrams]
+    return {
+        "texts": 0,
+        "words": 0,
+        "overlapping": dict.fromkeys(lengths, 0),
+        "overlapping_words": dict.fromkeys(lengths, 0),
+        "share": dict.fromkeys(lengths, 0.0),
+        "share_at_least": {n: dict.fromkeys(map(str, SHARES), 0) for n in lengths},
+    }
+
+
+def _add_text(
+    counts: Counts, words: int, overlapping_words: Mapping[str, int], overlaps: Mapping[str, bool]
+) -> None:
+    """Adds a text to the counts of a field or prompt.
+
+    Args:
+      counts: the counts, which are changed in place.
+      words: the number of words in the text.
+      overlapping_words: n -> the number of overlapping words in the text.
+      overlaps: n -> whether the text, or the prompt's example, overlaps.
     """
-
-    settings: dataclasses.InitVar[OverlapCriteria]
-    texts: int = 0
-    words: int = 0
-    overlapping: dict[int, int] = dataclasses.field(default_factory=dict)
-    overlapping_words: dict[int, int] = dataclasses.field(default_factory=dict)
-    at_least: dict[int, list[int]] = dataclasses.field(default_factory=dict)
-    whole: int = 0
-
-    def __post_init__(self, settings: OverlapCriteria) -> None:
-        for n in settings.ngrams:
-            self.overlapping[n] = self.overlapping_words[n] = 0
-            self.at_least[n] = [0] * len(SHARES)
-
-    def add(
-        self, words: int, overlapping_words: Mapping[int, int], overlaps: Mapping[int, bool]
-    ) -> None:
-        """Adds a text to the counts.
-
-        Args:
-          words: the number of words in the text.
-          overlapping_words: n -> the number of overlapping words in the text.
-          overlaps: n -> whether the text, or the prompt's example, overlaps.
-        """
-        self.texts += 1
-        self.words += words
-        for n, count in overlapping_words.items():
-            self.overlapping[n] += overlaps[n]
-            self.overlapping_words[n] += count
-            for number, share in enumerate(SHARES):
-                self.at_least[n][number] += words > 0 and count >= share * words
-
-    def record(self) -> dict[str, Any]:
-        """Returns the counts as a JSON value."""
-        share = {
-            str(n): round(count / self.words, 6) if self.words else 0.0
-            for n, count in self.overlapping_words.items()
-        }
-        at_least = {
-            str(n): dict(zip(map(str, SHARES), counts, strict=True))
-            for n, counts in self.at_least.items()
-        }
-        return {
-            "texts": self.texts,
-            "words": self.words,
-            "overlapping": _by_n(self.overlapping),
-            "overlapping_words": _by_n(self.overlapping_words),
-            "share": share,
-            "share_at_least": at_least,
-        }
-
-
-def _by_n(values: Mapping[int, Any]) -> dict[str, Any]:
-    return {str(n): value for n, value in values.items()}
-
-
-@dataclasses.dataclass
-class SetCounts:
-    """Counts over the rows of an evaluation set.
-
-    Attributes:
-      rows: the number of rows.
-      overlapping: n -> the number of rows that overlap.
-      fields, prompts: name of a field or prompt -> counts over its texts.
-      found_in: training dataset -> the number of rows that overlap with it.
-      examples: some overlapping rows, each with a training text that has the same words.
-    """
-
-    rows: int
-    overlapping: dict[int, int]
-    fields: dict[str, TextCounts]
-    prompts: dict[str, TextCounts]
-    found_in: collections.Counter[str]
-    examples: list[dict[str, Any]]
-
-    def record(self) -> dict[str, Any]:
-        """Returns the counts as a JSON value."""
-        fields = {
-            name: {**tally.record(), "whole": tally.whole}
-            for name, tally in sorted(self.fields.items())
-        }
-        return {
-            "rows": self.rows,
-            "overlapping": _by_n(self.overlapping),
-            "fields": fields,
-            "prompts": {name: tally.record() for name, tally in self.prompts.items()},
-            "found_in": dict(sorted(self.found_in.items(), key=lambda item: (-item[1], item[0]))),
-            "examples": self.examples,
-        }
+    counts["texts"] += 1
+    counts["words"] += words
+    for n, count in overlapping_words.items():
+        counts["overlapping"][n] += overlaps[n]
+        counts["overlapping_words"][n] += count
+        total = counts["overlapping_words"][n]
+        counts["share"][n] = round(total / counts["words"], 6) if counts["words"] else 0.0
+        for share in SHARES:
+            counts["share_at_least"][n][str(share)] += words > 0 and count >= share * words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,13 +90,13 @@ class _OverlappingWords:
 
     Attributes:
       words: the number of words of each text, int64 [texts].
-      by_n: n -> the number of overlapping words of each text, int64 [texts].
+      by_n: n, as text -> the number of overlapping words of each text, int64 [texts].
       whole: whether each text is a field that occurs as a whole, bool [texts].
       entries: number of a text -> the matches in it, as positions in `Index.hashes`.
     """
 
     words: np.ndarray
-    by_n: dict[int, np.ndarray]
+    by_n: dict[str, np.ndarray]
     whole: np.ndarray
     entries: dict[int, list[int]]
 
@@ -177,15 +118,15 @@ class OverlapOutcome:
         self, index: Index, matches: Matches, training: TrainingTexts, vocabulary: Any | None
     ) -> None:
         self._index, self._training, self._vocabulary = index, training, vocabulary
-        self._matches = matches
-        self._entries, self._dataset_of = unpack_keys(matches.keys)
+        self._matches = matches.table
+        self._entries = matches.table[:, 0].copy()
         self._names = dataset_names(training)[0]
         self._is_hit = np.zeros(len(index) + 1, bool)
         self._is_hit[self._entries] = True
         self._text_at = functools.lru_cache(maxsize=64)(
             lambda source, record: text_at(training, source, record, vocabulary)
         )
-        self.datasets: dict[str, SetCounts] = {}
+        self.datasets: dict[str, Counts] = {}
 
     def rows(self, chosen: EvaluationSet) -> Iterator[dict[str, Any]]:
         """Counts all rows, and yields a record for each row that overlaps.
@@ -194,14 +135,14 @@ class OverlapOutcome:
           UserError: if the rows, or the training texts of the examples, cannot be read.
         """
         settings = self._index.settings
-        tally = SetCounts(
-            rows=0,
-            overlapping=dict.fromkeys(settings.ngrams, 0),
-            fields={},
-            prompts={prompt.name: TextCounts(settings) for prompt in chosen.prompts},
-            found_in=collections.Counter(),
-            examples=[],
-        )
+        tally = {
+            "rows": 0,
+            "overlapping": dict.fromkeys(map(str, settings.ngrams), 0),
+            "fields": {},
+            "prompts": {prompt.name: _count_texts(settings) for prompt in chosen.prompts},
+            "found_in": collections.Counter(),
+            "examples": [],
+        }
         for batch in chosen.batches():
             overlap = self._find_overlapping_words(batch, split_words(batch.texts))
             texts_of_row: list[list[int]] = [[] for _ in batch.rows]
@@ -211,7 +152,9 @@ class OverlapOutcome:
                 record = self._count_row(chosen, batch, row, texts, overlap, tally)
                 if record is not None:
                     yield record
-        self.datasets[chosen.name] = tally
+        found_in = sorted(tally["found_in"].items(), key=lambda item: (-item[1], item[0]))
+        fields = dict(sorted(tally["fields"].items()))
+        self.datasets[chosen.name] = {**tally, "fields": fields, "found_in": dict(found_in)}
 
     def _find_overlapping_words(self, batch: RowBatch, words: Words) -> _OverlappingWords:
         """Finds the overlapping words of a batch's texts."""
@@ -236,7 +179,7 @@ class OverlapOutcome:
             inside = np.cumsum(marks[:-1]) > 0
             self._mark_whole(batch, words, np.flatnonzero(whole), n, inside)
             sums = np.append(0, np.cumsum(inside))
-            by_n[n] = np.diff(sums[words.ends])
+            by_n[str(n)] = np.diff(sums[words.ends])
         return _OverlappingWords(sizes, by_n, whole, entries)
 
     def _find_ngrams(
@@ -300,66 +243,55 @@ class OverlapOutcome:
         row: int,
         texts: list[int],
         overlap: _OverlappingWords,
-        tally: SetCounts,
+        tally: Counts,
     ) -> dict[str, Any] | None:
         """Adds a row to the counts in `tally`. Returns its record, or None if nothing overlaps."""
-        ngrams = self._index.settings.ngrams
+        lengths = [*overlap.by_n]
         fields, prompts = {}, {}
-        overlaps_by_column: dict[str, dict[int, bool]] = {}
+        overlaps_by_column: dict[str, dict[str, bool]] = {}
         for text in texts:
-            word_counts = {n: int(overlap.by_n[n][text]) for n in ngrams}
-            overlaps = {n: count > 0 for n, count in word_counts.items()}
             size = int(overlap.words[text])
-            counts_record = {"words": size, "overlapping_words": _by_n(word_counts)}
+            word_counts = {n: int(overlap.by_n[n][text]) for n in lengths}
+            overlaps = {n: count > 0 for n, count in word_counts.items()}
+            record = {"words": size, "overlapping_words": word_counts}
             if batch.is_field[text]:
-                name = batch.origins[text]
-                counts = tally.fields.setdefault(name, TextCounts(self._index.settings))
-                counts.whole += bool(overlap.whole[text])
-                counts.add(size, word_counts, overlaps)
-                column_overlaps = overlaps_by_column.setdefault(
-                    name.partition(".")[0], dict.fromkeys(ngrams, False)
+                name, whole = batch.origins[text], bool(overlap.whole[text])
+                counts = tally["fields"].setdefault(
+                    name, {**_count_texts(self._index.settings), "whole": 0}
                 )
-                for n in ngrams:
-                    column_overlaps[n] |= overlaps[n]
+                counts["whole"] += whole
+                _add_text(counts, size, word_counts, overlaps)
+                column = overlaps_by_column.setdefault(name.partition(".")[0], {})
+                column.update({n: column.get(n, False) or overlaps[n] for n in lengths})
                 if any(overlaps.values()):
-                    fields.setdefault(name, []).append(
-                        {**counts_record, "whole": bool(overlap.whole[text])}
-                    )
+                    fields.setdefault(name, []).append({**record, "whole": whole})
                 continue
             prompt = chosen.prompts[batch.origins[text]]
             for name in prompt.compiled.columns & overlaps_by_column.keys():
-                for n in ngrams:
-                    overlaps[n] |= overlaps_by_column[name][n]
-            tally.prompts[prompt.name].add(size, word_counts, overlaps)
-            prompts[prompt.name] = {
-                "idx": batch.numbers[text],
-                **counts_record,
-                "overlaps": _by_n(overlaps),
-            }
-        row_overlaps = {
-            n: any(item[n] for item in overlaps_by_column.values())
-            or any(item["overlaps"][str(n)] for item in prompts.values())
-            for n in ngrams
-        }
-        tally.rows += 1
-        for n in ngrams:
-            tally.overlapping[n] += row_overlaps[n]
+                overlaps = {n: overlaps[n] or overlaps_by_column[name][n] for n in lengths}
+            _add_text(tally["prompts"][prompt.name], size, word_counts, overlaps)
+            prompts[prompt.name] = {"idx": batch.numbers[text], **record, "overlaps": overlaps}
+        every = [*overlaps_by_column.values(), *(item["overlaps"] for item in prompts.values())]
+        row_overlaps = {n: any(item[n] for item in every) for n in lengths}
+        tally["rows"] += 1
+        for n in lengths:
+            tally["overlapping"][n] += row_overlaps[n]
         if not any(row_overlaps.values()):
             return None
         entries = sorted({entry for text in texts for entry in overlap.entries.get(text, ())})
         datasets = self._locate(entries)
-        tally.found_in.update(item["dataset"] for item in datasets)
+        tally["found_in"].update(item["dataset"] for item in datasets)
         record = {
             "dataset": chosen.name,
             "split": chosen.split,
             "row": row,
-            "overlaps": _by_n(row_overlaps),
+            "overlaps": row_overlaps,
             "fields": fields,
             "prompts": {name: p for name, p in prompts.items() if any(p["overlaps"].values())},
             "found": datasets[:_MOST_DATASETS],
         }
-        if len(tally.examples) < _EXAMPLES and row_overlaps[ngrams[0]]:
-            tally.examples.append(self._describe_example(chosen, batch, row, texts, overlap))
+        if len(tally["examples"]) < _EXAMPLES and row_overlaps[lengths[0]]:
+            tally["examples"].append(self._describe_example(chosen, batch, row, texts, overlap))
         return record
 
     def _locate(self, entries: list[int]) -> list[dict[str, Any]]:
@@ -371,35 +303,32 @@ class OverlapOutcome:
         Returns:
           for each dataset, a record with its counts and the location of one training text.
         """
-        wanted_entries = np.array(entries, np.int64)
-        lows = np.searchsorted(self._entries, wanted_entries)
-        highs = np.searchsorted(self._entries, wanted_entries, "right")
-        firsts: dict[int, collections.Counter[int]] = {}
-        runs: collections.Counter[int] = collections.Counter()
+        lows, highs = (np.searchsorted(self._entries, entries, side) for side in ("left", "right"))
+        locations: dict[int, collections.Counter[int]] = collections.defaultdict(
+            collections.Counter
+        )
         times: collections.Counter[int] = collections.Counter()
         for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
-            for number in range(low, high):
-                dataset, first = int(self._dataset_of[number]), int(self._matches.first[number])
-                firsts.setdefault(dataset, collections.Counter())[first] += 1
-                runs[dataset] += 1
-                times[dataset] += int(self._matches.counts[number])
+            for _, dataset, first, count in self._matches[low:high].tolist():
+                locations[dataset][first] += 1
+                times[dataset] += count
         records = []
-        for dataset in sorted(firsts, key=lambda number: (-runs[number], self._names[number])):
+        for dataset, firsts in locations.items():
             # Choose the location with the most matches. If several have equally many, choose the
             # first.
-            location = min(firsts[dataset].items(), key=lambda item: (-item[1], item[0]))[0]
+            location = min(firsts, key=lambda first, firsts=firsts: (-firsts[first], first))
             number, record = unpack_location(location)
             source = self._training.sources[number]
             where = {"task": source.task, "split": source.split, "file": source.file}
             records.append(
                 {
                     "dataset": self._names[dataset],
-                    "runs": runs[dataset],
+                    "runs": firsts.total(),
                     "times": times[dataset],
                     "where": {**where, "record": record, "source": number},
                 }
             )
-        return records
+        return sorted(records, key=lambda item: (-item["runs"], item["dataset"]))
 
     def _describe_example(
         self,
@@ -410,7 +339,7 @@ class OverlapOutcome:
         overlap: _OverlappingWords,
     ) -> dict[str, Any]:
         """Describes the text of a row that overlaps most, and the training text that it matches."""
-        n = self._index.settings.ngrams[0]
+        n = str(self._index.settings.ngrams[0])
         matched = [index for index in texts if overlap.entries.get(index)]
         text = max(matched, key=lambda index: (overlap.by_n[n][index], bool(batch.is_field[index])))
         origin = batch.origins[text]

@@ -19,7 +19,6 @@ identified by the number of its source and the number of its record or row.
 import dataclasses
 import itertools
 import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,13 +26,13 @@ import numpy as np
 
 from t0 import sources
 from t0.caching.cache_files import COMPLETED, cached_splits, is_finished
-from t0.caching.verify import find_caches
+from t0.caching.verify import SHARD, find_caches, read_number
 from t0.catalogue import PromptedTask
 from t0.catalogue.listing import Listing
-from t0.errors import AbsentData, UserError, reading
+from t0.errors import UserError, reading
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 from t0.files import paths
-from t0.files.untrusted import parsed_json
+from t0.overlap.evaluation_rows import all_present, no_data, select_tasks
 from t0.prompts import CompiledTemplate, Template
 
 ROWS_OF_A_JOB = 5000
@@ -41,7 +40,6 @@ ROWS_OF_A_JOB = 5000
 _CHARACTERS_AT_ONCE = 2**19
 _NAMES = ("inputs", "targets")
 _TEXTS = tuple(f"{name}_pretokenized" for name in _NAMES)
-_SHARD = re.compile(r"(?P<split>.+)\.tfrecord-\d{5}-of-(?P<count>\d{5})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +133,7 @@ class TrainingTexts:
             path = posixpath.join(directory, file)
             self.jobs.append(FileJob(len(self.sources), path))
             self.sources.append(TrainingSource(dataset, name, split, path))
-        self._add_count(_read_example_count(directory, split))
+        self._add_count(read_number(posixpath.join(directory, f"stats.{split}.json"), "examples"))
 
     def add_rows(self, tasks: Sequence[PromptedTask], split: str) -> None:
         """Adds the rows of a dataset's split, which each task renders with its own prompt."""
@@ -163,7 +161,7 @@ def _list_shards(directory: str, split: str) -> list[str]:
     Raises:
       UserError: if there are fewer files than the number that the files' names contain.
     """
-    matches = [match for name in paths.list_names(directory) if (match := _SHARD.fullmatch(name))]
+    matches = [match for name in paths.list_names(directory) if (match := SHARD.fullmatch(name))]
     files = [match[0] for match in matches if match["split"] == split]
     shard_counts = {int(match["count"]) for match in matches if match["split"] == split}
     if files and shard_counts != {len(files)}:
@@ -172,15 +170,6 @@ def _list_shards(directory: str, split: str) -> list[str]:
             f"To find all damage, run: t0 verify {directory}"
         )
     return files
-
-
-def _read_example_count(directory: str, split: str) -> int | None:
-    path = posixpath.join(directory, f"stats.{split}.json")
-    try:
-        count = parsed_json(paths.read_bytes(path)).get("examples")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return count if isinstance(count, int) else None
 
 
 def add_cached(
@@ -196,31 +185,27 @@ def add_cached(
     Raises:
       UserError: if there is no cache, if a cache is unfinished, or if no cache has the split.
     """
-    before, other_splits = len(training.jobs), {}
+    before, notes = len(training.jobs), []
     for directory in find_caches(folder):
         if not is_finished(directory):
             raise UserError(
                 f"{directory} is not a finished cache: it has no {COMPLETED}. Finish it with the "
                 "seqio_cache_tasks command that started it, or name only finished caches"
             )
-        task = posixpath.basename(directory.rstrip("/"))
+        name = posixpath.basename(directory.rstrip("/"))
         splits = cached_splits(directory)
         if split not in splits:
-            other_splits[task] = sorted(splits)
+            has = ", ".join(sorted(splits))
+            notes.append(f"{name}: left out, its cache has no split '{split}' (it has {has})")
             continue
-        listed_task = listing.tasks.get(task) if listing else None
-        training.add_cache(directory, task, split, listed_task.task if listed_task else None)
+        listed_task = listing.tasks.get(name) if listing else None
+        training.add_cache(directory, name, split, listed_task.task if listed_task else None)
     if len(training.jobs) == before:
-        available = "; ".join(
-            f"{task} has {', '.join(names)}" for task, names in [*other_splits.items()][:3]
-        )
         raise UserError(
-            f"no cache in {folder} has records of a split '{split}': "
-            f"{available or 'they are empty'}. Choose another with --train_split"
+            f"no cache in {folder} has records of a split '{split}'. Choose another with "
+            f"--train_split. {'; '.join(notes[:3])}"
         )
-    training.notes += [
-        f"{task}: left out, its cache has no split '{split}'" for task in other_splits
-    ]
+    training.notes += notes
 
 
 def add_listed(
@@ -243,38 +228,21 @@ def add_listed(
       UserError: if the name is unknown, if no task has the split, or if data is missing.
     """
     before = len(training.jobs)
+    selected, notes = select_tasks(listing, [expression], split, flag="--train_split")
     groups: dict[tuple[Any, ...], dict[str, PromptedTask]] = {}
-    other_splits = {}
-    for name in listing.select(expression):
-        listed_task = listing.tasks[name]
-        task = listed_task.task
-        if split not in task.split_mapping:
-            other_splits[name] = task.split_mapping
-        elif listed_task.cache_dir and split in cached_splits(listed_task.cache_dir):
-            training.add_cache(listed_task.cache_dir, name, split, task)
+    for listed in selected:
+        task, folder = listed.task, listed.cache_dir
+        if folder and split in cached_splits(folder):
+            training.add_cache(folder, listed.name, split, task)
         else:
             key = (task.dataset, task.subset, task.split_mapping[split])
             groups.setdefault(key, {})[task.name] = task
     for tasks in groups.values():
-        try:
+        if all_present(tasks.values(), split, notes, skip_absent=skip_absent):
             training.add_rows([*tasks.values()], split)
-        except AbsentData as error:
-            if not skip_absent:
-                raise UserError(
-                    f"{error}\nOr name a folder with the task's cache with --cache_dirs, or leave "
-                    "it out with --skip_absent_splits."
-                ) from error
-            training.notes.append(f"{next(iter(tasks))}: left out, its data is missing")
     if len(training.jobs) == before:
-        available = next(
-            (f"{name} has: {', '.join(splits)}" for name, splits in other_splits.items()), ""
-        )
-        raise UserError(
-            f"no task of {expression} has rows of a split '{split}'"
-            f"{available and f'; {available}'}. "
-            "Choose another with --train_split, or name a folder with data with --data_dir"
-        )
-    training.notes += [f"{name}: left out, it has no split '{split}'" for name in other_splits]
+        raise no_data([expression])
+    training.notes += notes
 
 
 # The texts, the number of each text's source, and the number of each text's record or row.
@@ -295,11 +263,10 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
     Raises:
       UserError: if the data cannot be read, or needs a vocabulary that was not given.
     """
-    records = _read_file_texts(job, vocabulary) if isinstance(job, FileJob) else _render_rows(job)
     texts: list[str] = []
     locations: list[tuple[int, int]] = []
     size = 0
-    for text, source, record in records:
+    for text, source, record in _read_texts(job, vocabulary):
         texts.append(text)
         locations.append((source, record))
         size += len(text)
@@ -308,6 +275,10 @@ def text_batches(job: Job, vocabulary: Any | None) -> Iterator[TextBatch]:
             texts, locations, size = [], [], 0
     if texts:
         yield texts, *np.array(locations, np.int64).T
+
+
+def _read_texts(job: Job, vocabulary: Any | None) -> Iterator[tuple[str, int, int]]:
+    return _read_file_texts(job, vocabulary) if isinstance(job, FileJob) else _render_rows(job)
 
 
 def _read_file_texts(job: FileJob, vocabulary: Any | None) -> Iterator[tuple[str, int, int]]:
@@ -373,15 +344,11 @@ def text_at(
     """
     for job in training.jobs:
         if isinstance(job, FileJob):
-            if job.source != source:
-                continue
-        elif not (
-            job.start <= record < job.stop and source in (number for number, *_ in job.prompts)
-        ):
-            continue
+            has_text = job.source == source
         else:
-            prompts = tuple(prompt for prompt in job.prompts if prompt[0] == source)
-            job = dataclasses.replace(job, start=record, stop=record + 1, prompts=prompts)
-        texts = _read_file_texts(job, vocabulary) if isinstance(job, FileJob) else _render_rows(job)
-        return next((text for text, _, number in texts if number == record), None)
+            numbers = [number for number, *_ in job.prompts]
+            has_text = source in numbers and job.start <= record < job.stop
+        if has_text:
+            texts = _read_texts(job, vocabulary)
+            return next((text for text, *location in texts if location == [source, record]), None)
     return None

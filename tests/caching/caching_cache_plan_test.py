@@ -143,8 +143,8 @@ def test_cache_plan_absent_splits_are_named_or_skipped():
     seen = catalogue(task("a", absent=["train"]), task("b"), task("c", absent=["validation"]))
     with pytest.raises(UserError) as error:
         make_plan(CacheSelection("/out"), seen, "tag")
-    assert "a split 'train': train of a is nowhere" in str(error.value)
-    assert "c split 'validation'" in str(error.value)
+    assert "a: split 'train': train of a is nowhere" in str(error.value)
+    assert "c: split 'validation'" in str(error.value)
     assert "--skip_absent_splits" in str(error.value)
     plan = make_plan(CacheSelection("/out", skip_absent_splits=True), seen, "tag")
     assert plan.tasks["a"].splits == ("validation",)

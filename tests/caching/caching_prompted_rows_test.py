@@ -10,7 +10,7 @@ import sentencepiece
 import seqio
 import tensorflow as tf
 
-from t0.caching import CacheSelection, RecordOptions, prompted_rows, record_rows, work_plan
+from t0.caching import CacheSelection, RecordOptions, Setup, prompted_rows, record_rows, work_plan
 from t0.caching.cache_plan import TaskSplit, make_plan
 from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.running import registered
@@ -101,17 +101,13 @@ def test_prompted_caching_choice_records_have_document_key(
                     assert features["document"].bytes_list.value == [keys[row].encode()]
 
 
-@pytest.mark.parametrize(("folder", "ranges"), [("/out", 13), ("gs://b/out", 2)])
-def test_prompted_caching_fewer_row_ranges_for_object_store(
-    with_data, prompted, monkeypatch, folder, ranges
-):
+def test_prompted_caching_divides_rows_into_ranges(with_data, prompted, monkeypatch):
     monkeypatch.setattr(work_plan, "MIN_ROWS", 100)
-    monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 1000)
     opened = OpenedSplits()
     request = CacheSelection("/out", tasks=["weather_plain"], splits=["train"])
     plan = make_plan(request, registered("/out", opened), "tag")
-    work = work_plan.plan_work(plan.splits, OPTIONS, folder, opened, ())
-    assert len(work.row_ranges) == ranges
+    work = work_plan.plan_work(plan.splits, OPTIONS, "/out", opened, Setup())
+    assert len(work.row_ranges) == 13
     assert sum(r.stop - r.start for r in work.row_ranges) == 1203
 
 

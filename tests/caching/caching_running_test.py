@@ -115,7 +115,7 @@ def test_caching_task_with_a_failed_split_is_not_published(cache_here, tmp_path)
 
 
 def test_caching_skip_absent_splits_flag(cache_here, tmp_path):
-    with pytest.raises(UserError, match="toy_absent split 'train'.*nowhere"):
+    with pytest.raises(UserError, match="toy_absent: split 'train': .*nowhere"):
         cache_here(tmp_path, "toy_absent", "toy_function")
     assert [p.name for p in tmp_path.iterdir()] == []
     cache_here(tmp_path, "toy_absent", skip_absent_splits=True)

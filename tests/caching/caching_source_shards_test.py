@@ -13,7 +13,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from t0.caching import RecordOptions, parts, source_shards, work_plan, workers
+from t0.caching import RecordOptions, Setup, parts, source_shards, work_plan, workers
 from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
@@ -35,7 +35,7 @@ def content(root):
 @pytest.fixture(scope="module")
 def whole(toy, tmp_path_factory):
     """What an uninterrupted run in one process writes."""
-    from t0.caching import CacheSelection, Setup, cache
+    from t0.caching import CacheSelection, cache
 
     out = tmp_path_factory.mktemp("whole")
     setup = Setup(module_import=["toy_caching_tasks"])
@@ -182,9 +182,9 @@ def test_source_shards_part_key_depends_on_all_inputs(toy, tmp_path, monkeypatch
         features = {name: seqio.Feature(vocabulary) for name in ("inputs", "targets")}
         task = seqio.Task("toy_told", source, output_features=features, preprocessors=steps)
         monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: task)
-        opened, modules = work_plan.OpenedSplits(), ["toy_caching_tasks"]
+        opened, setup = work_plan.OpenedSplits(), Setup(["toy_caching_tasks"])
         planned = work_plan.plan_work(
-            [split], options or RecordOptions(), str(tmp_path), opened, modules
+            [split], options or RecordOptions(), str(tmp_path), opened, setup
         )
         return planned.specs[split].key
 
@@ -221,19 +221,16 @@ def test_source_shards_without_examples(cache_here, tmp_path):
     assert set(info["features"]) >= {"inputs", "targets"}
 
 
-def test_source_shards_part_record_offsets(tmp_path):
+def test_source_shards_part_records_and_counts(tmp_path):
     records = [b"x" * random.Random(i).randrange(9) for i in range(20)]
     frames = [tfrecord.framed(record) for record in records]
     with parts.PartWriter(str(tmp_path), "a.part") as part:
         part.append(frames[:7])
         part.append(frames[7:])
         info = part.finish({})
-    offsets = [sum(map(len, frames[:i])) for i in range(21)]
-    assert (info["records"], info["bytes"]) == (20, offsets[-1])
+    assert (info["records"], info["bytes"]) == (20, sum(map(len, frames)))
     path = str(tmp_path / "a.part")
     assert parts.read_info(path) == info
-    assert parts.find_offsets(path, range(21)) == offsets
-    assert parts.find_offsets(path, [0, 3, 20]) == [0, offsets[3], offsets[20]]
     assert list(parts.read_records(path)) == records
 
 
@@ -290,7 +287,7 @@ for start in range(21):
     if not start:
         peak()
 paths = sorted(f"{folder}/parts/{name}" for name in os.listdir(f"{folder}/parts"))
-merged = execute(JoinParts(spec, tuple(paths), tuple(infos), RecordOptions(), "0"), print)
+merged = execute(JoinParts(spec, tuple(paths), tuple(infos), RecordOptions()), print)
 assert merged.stats["examples"] == 21_000, merged
 peak()
 """

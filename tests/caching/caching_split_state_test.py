@@ -20,7 +20,7 @@ from t0.caching.split_state import (
     Exemption,
     JoinParts,
     SplitSpec,
-    SplitState,
+    conclude,
     exemptions,
 )
 from t0.errors import UserError
@@ -41,11 +41,11 @@ def conclusion(infos, *known, choices=True, **options):
         template="my template",
         exemptions=known,
     )
-    state = SplitState(spec, RecordOptions(**options), "/parts")
+    results = {}
     for info in infos:
-        assert state.conclusion() is None
-        state.add(info["start"], info)
-    return state.conclusion()
+        assert conclude(spec, results, RecordOptions(**options), "/parts") is None
+        results[info["start"]] = info
+    return conclude(spec, results, RecordOptions(**options), "/parts")
 
 
 def info(rows=100, records=100, start=0, **counts):

@@ -1,12 +1,10 @@
 """Caching into a bucket: workers write here, this process uploads what a disk would get."""
 
 import contextlib
-import itertools
 
 import pytest
 
-from t0.caching import RecordOptions, uploads, work_plan, workers
-from t0.caching.uploads import Uploads, open_output
+from t0.caching import RecordOptions, work_plan, workers
 from t0.errors import UserError
 from t0.files import publishing
 from t0.testing import Killed
@@ -20,23 +18,15 @@ OUT = "gs://b/cache"
 @pytest.fixture
 def whole(with_data, cache_here, tmp_path, monkeypatch, bucket):
     """What the disk gets; a split has several parts in the bucket, too."""
-    monkeypatch.setattr(work_plan, "REMOTE_MIN_ROWS", 500)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 500)
     cache_here(tmp_path / "whole", *TASKS, options=OPTIONS)
     files = [path for path in (tmp_path / "whole").rglob("*") if path.is_file()]
     return {f"cache/{path.relative_to(tmp_path / 'whole')}": path.read_bytes() for path in files}
 
 
-# Room always, in every second check, and never.
-@pytest.mark.parametrize("room", ["always", "at times", "never"])
-def test_upload_objects_equal_the_files_on_disk(whole, cache_here, bucket, monkeypatch, room):
-    answers = {"always": [True], "at times": [True, False], "never": [False]}[room]
-    answers = itertools.cycle(answers)
-    monkeypatch.setattr(Uploads, "_has_room", lambda self: next(answers))
+def test_upload_objects_equal_the_files_on_disk(whole, cache_here, bucket):
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
-    if room == "always":
-        # Five for a part, two for a file, a dozen for a task; some for the run.
-        assert bucket.counts().total() <= 20 + 12 * len(TASKS) + 5 * 30 + 2 * len(whole)
 
 
 def test_upload_completed_marker_comes_last(whole, cache_here, bucket):
@@ -70,16 +60,16 @@ def test_upload_resume_reuses_parts_of_a_killed_run(whole, cache_here, bucket, m
     there = {name for name in bucket.files("b") if name.endswith(".part")}
     assert there
     names = {name.rpartition("/")[2] for name in there}
-    sent = []
-    begin = uploads.publishing.put
-    monkeypatch.setattr(publishing, "put", lambda here, to: (sent.append(to), begin(here, to)))
+    before = len(bucket.calls())
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
-    assert not names & {path.rpartition("/")[2] for path in sent}
+    uploads = [call for call in bucket.calls()[before:] if call.kind == "upload"]
+    assert uploads
+    assert not names & {call.name.rpartition("/")[2] for call in uploads}
 
 
 def test_upload_failure_stops_the_run_and_resume_finishes(whole, cache_here, bucket):
-    bucket.set_faults(Once(403, "begin", times=1000, ending="info.train.json"))
+    bucket.set_faults(Once(403, "upload", times=1000, ending="info.train.json"))
     with pytest.raises(UserError, match=r"cannot write gs://b/cache/weather.*The run has stopped"):
         cache_here(OUT, *TASKS, options=OPTIONS)
     assert not any(name.endswith("COMPLETED") for name in bucket.files("b"))
@@ -88,22 +78,7 @@ def test_upload_failure_stops_the_run_and_resume_finishes(whole, cache_here, buc
     assert bucket.files("b") == whole
 
 
-def test_upload_keeps_old_cache_until_the_new_one_is_complete(whole, cache_here, bucket):
-    cache_here(OUT, TASKS[0], options=OPTIONS)
-    before = len(bucket.changes())
+def test_upload_replaces_an_old_cache(whole, cache_here, bucket):
+    cache_here(OUT, TASKS[0], options=RecordOptions(max_dropped_share=0.5, min_shards=5))
     cache_here(OUT, TASKS[0], options=OPTIONS, overwrite=True)
-    kinds = [
-        ("beside" if ".incomplete-" in change.name else "final", change.content is None)
-        for change in bucket.changes()[before:]
-        if f"/{TASKS[0]}" in change.name and "unfinished-parts" not in change.name
-    ]
-    assert kinds[0] == ("beside", False)
-    assert ("beside", False) not in kinds[kinds.index(("final", True)) :]
-    assert bucket.files("b").items() <= whole.items()
-
-
-def test_upload_is_not_used_for_a_local_disk(tmp_path):
-    for folder, here in ((str(tmp_path), True), ("gs://b/parts", False)):
-        with open_output(folder, on_this_machine=here) as output:
-            assert not isinstance(output, Uploads)
-            assert output.place_job("job") == "job"
+    assert bucket.files("b") == {n: c for n, c in whole.items() if f"/{TASKS[0]}/" in n}

@@ -48,7 +48,7 @@ def flip(path, at):
 @pytest.mark.parametrize(
     ("name", "damage", "told"),
     [
-        (SHARD, lambda path: flip(path, 40), "not those that were written (record 0 is damaged)"),
+        (SHARD, lambda path: flip(path, 40), "its bytes are not those that were written"),
         (SHARD, lambda path: path.write_bytes(path.read_bytes()[:-1]), "bytes"),
         (SHARD, lambda path: path.unlink(), "missing"),
         ("stats.train.json", lambda path: path.write_text("{}"), "bytes"),

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 import psutil
@@ -24,7 +23,7 @@ def starts_can_be_imported(monkeypatch):
 
 def results(start, jobs, count=2):
     queue = collections.deque(jobs)
-    return list(workers.in_processes(queue, start, lambda job, report: None, workers=count))
+    return list(workers.run_jobs(queue, start, lambda number: None, workers=count))
 
 
 def test_worker_processes_prepare_once_and_share_jobs(tmp_path):
@@ -39,20 +38,14 @@ def test_worker_processes_prepare_once_and_share_jobs(tmp_path):
     assert not any(map(psutil.pid_exists, started))
 
 
-def test_worker_processes_forward_progress_messages():
-    queue, told = collections.deque([1, 2]), []
-    for _ in workers.in_processes(
-        queue, worker_starts.Telling(), lambda *words: told.append(words), workers=1
-    ):
-        pass
-    assert [words for words in told if words[0]] == [(1, "1 begun"), (2, "2 begun")]
-
-
-def test_worker_processes_remove_their_temporary_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    done = results(worker_starts.Littering(), [1, 2])
-    assert all(name.startswith(str(tmp_path)) for _, name in done)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("count", [0, 1])
+def test_worker_processes_count_their_progress(count):
+    counts = []
+    done = workers.run_jobs(
+        collections.deque([1, 2]), worker_starts.Telling(), counts.append, workers=count
+    )
+    assert [job for job, _ in done] == [1, 2]
+    assert sum(counts) == 3
 
 
 @pytest.mark.parametrize(
@@ -73,7 +66,7 @@ def test_worker_process_death_names_signal_and_job(job, message):
     ("error", "kind", "message"),
     [
         (UserError("no such module"), UserError, "^no such module$"),
-        (ValueError("a bug"), workers.WorkerError, "(?s)Traceback.*worker_starts.py.*a bug"),
+        (ValueError("a bug"), RuntimeError, "(?s)Traceback.*worker_starts.py.*a bug"),
     ],
 )
 def test_worker_process_start_error_is_raised_in_the_parent(error, kind, message):
@@ -114,7 +107,7 @@ def test_worker_processes_end_with_the_killed_parent(kind):
 
 
 def test_worker_processes_end_with_the_closed_generator():
-    running = workers.in_processes(
+    running = workers.run_jobs(
         collections.deque([0.01, 60]), worker_starts.Counting(os.devnull), print, workers=2
     )
     next(running)

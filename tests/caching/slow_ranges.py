@@ -19,9 +19,9 @@ class SlowWorker(workers.RowRangeWorker):
         execute = super().__call__()
         seconds = float(os.environ.get("TOY_SECONDS_A_JOB", "0.1"))
 
-        def slowly(job, report):
+        def slowly(job, count):
             time.sleep(seconds)
-            return execute(job, report)
+            return execute(job, count)
 
         return slowly
 

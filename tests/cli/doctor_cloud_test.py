@@ -19,8 +19,6 @@ from tests.buckets.object_store import READ, Bucket
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "run"))
 import imitated_google  # noqa: E402
 
-PACKAGE = pytest.mark.skipif(not object_facts.installed(), reason=f"needs {object_facts.PACKAGE}")
-
 
 @pytest.fixture(autouse=True)
 def nobody(monkeypatch, tmp_path):
@@ -56,13 +54,13 @@ def test_doctor_reports_healthy_bucket_cache_and_region(bucket):
     assert all(report["model_dir"]["may"].values())
     assert (report["cache"]["caches"], report["cache"]["whole"]) == (1, 1)
     assert bucket.files("b") == before  # the probe is gone
-    if object_facts.installed():
-        assert report["locations"] == {"b": "EUROPE-WEST4"}
+    assert report["locations"] == {"b": "EUROPE-WEST4"}
 
 
-@pytest.mark.parametrize("package", [pytest.param(True, marks=PACKAGE), False])
-def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, package):
-    monkeypatch.setattr(object_facts, "installed", lambda: package)
+@pytest.mark.parametrize("asks_bucket", [True, False])
+def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, asks_bucket):
+    if not asks_bucket:
+        monkeypatch.setattr(object_facts, "applies", lambda path: False)
     make_cache()
     make_cache("cache/cut", lost=1)
     bucket.put("b", "cache/dead/train.tfrecord-00000-of-00001", b"x")
@@ -72,7 +70,6 @@ def test_doctor_finds_truncated_and_unfinished_caches(bucket, monkeypatch, packa
     assert any("gs://b/cache/dead: unfinished, it has no COMPLETED" in what for what in wrong)
 
 
-@PACKAGE
 def test_doctor_finds_damaged_cache_by_checksum_without_reading(bucket):
     make_cache()
     bucket.put("b", "cache/toy/train.tfrecord-00000-of-00001", b"y" * 1000)
@@ -103,7 +100,6 @@ def test_doctor_finds_bucket_permission_and_credential_faults(
     assert any(re.search(message, what) for what in wrong), wrong
 
 
-@PACKAGE
 def test_doctor_finds_bucket_in_another_region_than_the_tpu(bucket):
     bucket.reset({"b": Bucket(location="US-CENTRAL1")})
     _, wrong = examine(zone="europe-west4-a", model_dir="gs://b/model")

@@ -103,6 +103,14 @@ def test_publish_folder_replaces_an_unfinished_folder(root):
     assert paths.list_names(f"{root}/a") == ["DONE"]
 
 
+def test_publish_folder_keeps_folders_below_a_remote_one(bucket):
+    bucket.put("b", "a/below/x", b"x")
+    bucket.put("b", "a/old", b"x")
+    bucket.put("b", "a.incomplete-h-1-0/DONE", b"")
+    assert publish_folder("gs://b/a.incomplete-h-1-0", "gs://b/a", last="DONE", replace=False)
+    assert sorted(bucket.files("b")) == ["a/DONE", "a/below/x"]
+
+
 def test_leftovers_of_dead_processes_only_are_removed(tmp_path):
     dead = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
@@ -119,8 +127,7 @@ def test_leftovers_of_dead_processes_only_are_removed(tmp_path):
     for tag in tags.values():
         write(f"{tmp_path}/a.{tag}/x")
     write(f"{tmp_path}/a/x")
-    foreign = publishing.remove_leftovers([str(tmp_path)])
-    assert foreign == [f"{tmp_path}/a.{tags['foreign']}"]
+    publishing.remove_leftovers([str(tmp_path)])
     left = {"a", f"a.{tags['alive']}", f"a.{tags['foreign']}"}
     assert {p.name for p in tmp_path.iterdir()} == left
 
@@ -129,7 +136,7 @@ def test_leftovers_of_dead_processes_only_are_removed(tmp_path):
 def test_leftovers_of_a_live_run_stay_after_a_clock_change(tmp_path, monkeypatch):
     write(f"{tmp_path}/a.{publishing.unfinished_tag()}/x")
     monkeypatch.setattr("psutil.Process.create_time", lambda process: 5.0)
-    assert publishing.leftovers([str(tmp_path)]) == ([], [])
+    assert publishing.leftovers([str(tmp_path)]) == []
 
 
 def test_check_writable_unwritable_folder_is_a_user_error(tmp_path):
@@ -148,9 +155,8 @@ def test_leftovers_include_unfinished_files_of_dead_processes(tmp_path):
     subprocess.run([sys.executable, "-c", code, f"{tmp_path}/x"], check=True)
     with whole_file(f"{tmp_path}/mine") as mine:
         write_whole(mine, "x")
-        (dead,), foreign = publishing.leftovers([str(tmp_path)])
+        (dead,) = publishing.leftovers([str(tmp_path)])
     assert dead.startswith(f"{tmp_path}/x.")
-    assert foreign == []
     publishing.remove_leftovers([str(tmp_path)])
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 

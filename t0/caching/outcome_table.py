@@ -1,0 +1,65 @@
+"""Prints the table of a caching run's outcomes, with one row for each split.
+
+print_outcomes(outcomes, sys.stdout)
+"""
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from t0.caching.cache_plan import LONGEST
+from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
+from t0.prompts.row_report import DROPPED
+from t0.text_tables import print_table
+
+_NUMBERS = (
+    *("rows", "written", "dropped"),
+    *(
+        f"{feature} {number}"
+        for feature, most in LONGEST.items()
+        for number in ("mean", "max", f"over {most}")
+    ),
+    "files",
+)
+
+
+def print_outcomes(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
+    """Prints the table of the outcomes, with one row for each split.
+
+    Token counts do not include EOS. The columns "over" show the share of examples that are longer
+    than T0's sequence lengths. In this comparison, EOS counts as a token.
+    """
+    rows = []
+    for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):
+        cells = [""] * len(_NUMBERS)
+        note = f"NOT WRITTEN ({outcome.status})"
+        if outcome.status == WRITTEN:
+            cells, note = _format_cells(outcome), ""
+        elif outcome.status == EMPTY:
+            cells[:3] = f"{outcome.counts['rows']:,}", "0", f"{outcome.counts['rows']:,}"
+            note = "left out"
+        why = "; ".join(filter(None, [note, _join_reasons(outcome), *outcome.notes]))
+        rows.append((outcome.split.task, outcome.split.name, *cells, why))
+    print_table(("task", "split", *_NUMBERS, "notes"), rows, _NUMBERS, file)
+
+
+def _format_cells(outcome: SplitOutcome) -> list[str]:
+    stats, rows = outcome.stats, outcome.counts.get("rows", outcome.split.rows)
+    dropped = outcome.counts.get(DROPPED, 0) if "rows" in outcome.counts else None
+    cells = ["" if rows is None else f"{rows:,}", f"{stats['examples']:,}"]
+    cells.append("" if dropped is None else f"{dropped:,}")
+    for feature in LONGEST:
+        if f"{feature}_tokens" not in stats:
+            cells += ["", "", ""]
+            continue
+        over = outcome.over.get(feature, 0) / stats["examples"]
+        cells.append(f"{stats[f'{feature}_tokens'] / stats['examples']:.1f}")
+        cells += [f"{stats[f'{feature}_max_tokens']:,}", f"{over:.1%}" if over else "0"]
+    return [*cells, str(sum("examples" in entry for entry in outcome.files.values()))]
+
+
+def _join_reasons(outcome: SplitOutcome) -> str:
+    reasons = [
+        f"{count:,} {reason}" for reason, count in outcome.counts.items() if reason != "rows"
+    ]
+    rows = outcome.counts.get("rows")
+    return ", ".join(reasons) + (f" (of {rows:,} rows)" if reasons and rows else "")
