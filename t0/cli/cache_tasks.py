@@ -82,8 +82,10 @@ def main(argv: Sequence[str]) -> None:
     flag_values = parse(argv)
     if flag_values.tasks and not flag_values.module_import:
         flag_values.module_import = ["t0.seqio_tasks"]  # tasks need an imported module
-    if flag_values.output_format != "tfrecord":
-        note = "the cache is TFRecord: SeqIO 0.0.20 writes and reads no other format"
+    if flag_values.output_format != "tfrecord" or flag_values.preserve_random_access:
+        note = (
+            "the cache is TFRecord, not ArrayRecord: SeqIO 0.0.20 writes and reads no other format"
+        )
         print(note, file=sys.stderr)
     make_working_directory_importable()
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # caching does not use accelerators
