@@ -33,7 +33,7 @@ from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import names_and_parameters
 from t0.torch.world import World
-from t0.training import model_info, resume_file
+from t0.training import model_directory, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
@@ -163,7 +163,7 @@ class Checkpoints:
             name: slot_shape(weights[slot.weight], slot.kind)
             for name, slot in self._optimizer.slots.items()
         }
-        model_info.write(self._model_dir, weights | slots, weights)
+        model_directory.write_model_info(self._model_dir, weights | slots, weights)
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name of a file -> its SHA-256, for a new checkpoint. Processes share the work."""

@@ -49,13 +49,17 @@ from t0.torch.optimizers import Squares
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World
-from t0.training import model_directory, resume_file, start_report
-from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
+from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import Keep
-from t0.training.recorder import step_fields
-from t0.training.start_report import RunSize
-from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
-from t0.training.stopping import TimeLimit
+from t0.training.recorder import RunSize, step_fields
+from t0.training.stepping import (
+    NO_HELD_OUT,
+    LoopOptions,
+    Stepping,
+    TimeLimit,
+    add_loss_weights,
+    check_no_other_normalization,
+)
 
 # The maximum number of tokens in a batch, and in a window of examples that are packed together. A
 # larger number must be a mistake.
@@ -141,8 +145,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
         if world.first:
             configuration.write(spec)
             engine.write_model_info()
-        if not stepping.finished:
-            stepping.run(time_limit)
+        stepping.run(time_limit)
         if world.first:
             _export(spec, compute)
 
@@ -312,9 +315,8 @@ class TorchEngine:
         positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
         if options.loss_average != "positions":  # the weights of the loss include the denominator
-            check_no_other_normalization(
-                loss_denominator=shape.loss_denominator, choice_losses=spec.choice_losses or None
-            )
+            others = {"Unitransformer.loss_denominator": shape.loss_denominator}
+            check_no_other_normalization({**others, "choice_losses": spec.choice_losses or None})
             self._denominator = 1.0
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
@@ -384,7 +386,7 @@ class TorchEngine:
         start = mesh_checkpoint or spec.init_checkpoint
         if start is None:
             self.fill_at_random()
-            yield start_report.random_line(spec.seed)
+            yield recorder.random_line(spec.seed)
             stepping.begin(0)
             return
         arguments = (self.model, self._optimizer, start, self._world)
@@ -520,10 +522,6 @@ class TorchEngine:
         fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
         return {f"validation_{name}": value for name, value in fields.items()}
 
-    def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` contains the held-out loss."""
-        return "validation_loss" in fields
-
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint; see `Checkpoints.save`."""
         self._checkpoints.save(step, record, best)
@@ -549,15 +547,13 @@ class TorchEngine:
         notes = [f"  {line}" for line in self._kernel_lines]
         if self.kernel != "auto":
             notes.append(f"  attention: {self.kernel} kernel")
-        return start_report.lines(
+        return recorder.start_lines(
             first,
             last,
             self.size,
             microbatches=self._microbatches,
-            memory="\n".join(
-                [engine + recompute_note + gathered_note, *notes, self.needed.line(world.size)]
-            ),
             data=self._data,
+            notes=[engine + recompute_note + gathered_note, *notes, self.needed.line(world.size)],
         )
 
     def ideal_seconds(self) -> float | None:

@@ -29,7 +29,7 @@ from t0.torch import attention
 from t0.torch.attention import HIDDEN
 from t0.torch.losses import choice_sums, log_likelihoods, sums
 from t0.torch.shape import T5Spec
-from t0.training.loss_normalization import LOSS_WEIGHTS
+from t0.training.stepping import LOSS_WEIGHTS
 
 _MAX_DISTANCE = 128
 _ACTIVATIONS = {

@@ -29,7 +29,7 @@ from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
-from t0.training import resume_file, start_report
+from t0.training import recorder, resume_file
 
 # The dimensions of the weights in Mesh TensorFlow's dense layers. The initial values of these
 # weights are drawn within two standard deviations of zero.
@@ -124,11 +124,9 @@ def warm_start(
             _fill_rows(parameters[name], reader.load(native).reshape(shape), name, world)
         step = int(reader.load(STEP).item()) if STEP in reader.entries else 0
     count = len(parameters)
-    lines = [start_report.restored_line(count - len(missing), count, path, step)]
+    lines = [recorder.restored_line(count - len(missing), count, path, step)]
     lines += [f"left random: {', '.join(missing)}"] if missing else []
-    lines.append(
-        start_report.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots))
-    )
+    lines.append(recorder.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots)))
     return step, lines
 
 
@@ -174,9 +172,9 @@ def load(
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
     count = len(names_and_parameters(model))
-    lines = [start_report.restored_line(count, count, path, step)]
+    lines = [recorder.restored_line(count, count, path, step)]
     if optimizer:
-        lines.append(start_report.slots_line(slots, len(optimizer.slots)))
+        lines.append(recorder.slots_line(slots, len(optimizer.slots)))
     return step, lines
 
 
