@@ -352,7 +352,7 @@ def _line(name: str, shapes: Mapping[str, Sequence[int]]) -> str:
 
 def _axes_of_t5(name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
     """Returns the names of the axes of a T5's variable or slot; [] if the name is unknown."""
-    parameter, slot = names.split_slot(name)
+    parameter, slot = names.split_slot(name.removesuffix("/momentum_v"))
     row = names.row_of(names.from_mtf(parameter) or parameter)
     if row is None or len(row.dims) != len(shapes[parameter]):
         return []
