@@ -56,7 +56,6 @@ VARIABLES = {
 FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
     ("metrics.jsonl, and the log lines of training", "t0/training/recorder.py"),
-    ("The first lines of a training run", "t0/training/start_report.py"),
     (
         "results_STEP.json, scores/TASK_STEP.jsonl, shard-I-of-N/: rank evaluation",
         "t0/scoring/results.py",

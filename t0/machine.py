@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 def available_memory_bytes() -> int:
@@ -24,23 +25,12 @@ def available_memory_bytes() -> int:
         return available
 
 
-def multiplies_bfloat16(processor: str | None = None) -> bool:
-    """Returns whether a processor has instructions for multiplying bfloat16 numbers.
-
-    Args:
-      processor: the processor's flags, as Linux names them; by default the flags of this machine's
-        processor.
-    """
-    flags = _processor_flags() if processor is None else processor
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))
-
-
-def _processor_flags() -> str:
+def multiplies_bfloat16() -> bool:
+    """Returns whether this machine's processor has instructions to multiply bfloat16 numbers."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    return next((line for line in lines if line.startswith("flags")), "")
+        return bool({"avx512_bf16", "amx_bf16"} & set(_CPUINFO.read_text().split()))
+    except OSError:  # not Linux
+        return False
 
 
 def installed_version(*names: str) -> str | None:

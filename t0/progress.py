@@ -7,13 +7,12 @@
 
 If the output is not a terminal, a plain line is printed every ten seconds:
 
-    scoring: 64 of 554 examples (12%), 6.1 examples/s, 1:20 left, rte 54.2%
+    scoring: 64 of 554 examples (12%), 6.1 examples/s, 01:20 left, rte 54.2%
 """
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TextIO, TypeVar
 
 from tqdm import tqdm
@@ -32,7 +31,6 @@ class ProgressLine:
       total: the number of units of work; None if unknown.
       unit: the name of a unit, in the singular.
       doing: the name of the work, such as "scoring".
-      clock: returns the time in seconds.
       file: the terminal or log to print to; standard error by default.
 
     Attributes:
@@ -40,20 +38,13 @@ class ProgressLine:
     """
 
     def __init__(
-        self,
-        total: int | None,
-        *,
-        unit: str,
-        doing: str,
-        clock: Callable[[], float] = time.monotonic,
-        file: TextIO | None = None,
+        self, total: int | None, *, unit: str, doing: str, file: TextIO | None = None
     ) -> None:
         self._file = file or sys.stderr
         self._bar = tqdm(
             total=total, unit=unit, desc=doing, disable=None, leave=False, file=self._file
         )
-        self._clock = clock
-        self._started = self._shown = clock()
+        self._started = self._shown = time.monotonic()
         self._total, self._unit, self._doing = total, unit, doing
         self._done = 0
         self._note = ""
@@ -72,7 +63,7 @@ class ProgressLine:
     @property
     def seconds(self) -> float:
         """The seconds since the line was created; never 0."""
-        return max(self._clock() - self._started, 1e-9)
+        return max(time.monotonic() - self._started, 1e-9)
 
     def count(self, number: int, note: str = "") -> None:
         """Adds `number` finished units, and shows `note` at the end of the line."""
@@ -81,13 +72,13 @@ class ProgressLine:
             self._note = note
             self._bar.set_postfix_str(note, refresh=False)
         self._bar.update(number)
-        if self._bar.disable and self._clock() - self._shown >= PLAIN_SECONDS:
+        if self._bar.disable and time.monotonic() - self._shown >= PLAIN_SECONDS:
             self.show()
 
     def show(self) -> None:
         """Prints a plain line now. Has no effect if there is a live line."""
         if self._bar.disable:
-            self._shown = self._clock()
+            self._shown = time.monotonic()
             print(self.plain(), file=self._file, flush=True)
 
     def count_before(self, number: int) -> None:
@@ -101,7 +92,7 @@ class ProgressLine:
         done, rate = self.before + self._done, self._done / self.seconds
         units = f"{self._unit}s"
         if self._total:
-            remaining = clock_text((self._total - done) / rate) if rate else "?"
+            remaining = tqdm.format_interval((self._total - done) / rate) if rate else "?"
             share = min(1.0, done / self._total)
             words = [f"{self._doing}: {done:,} of {self._total:,} {units} ({share:.0%})"]
         else:
@@ -116,24 +107,9 @@ class ProgressLine:
 
 
 def count_units(units: Iterable[_T], *, unit: str, doing: str) -> Iterator[_T]:
-    """Yields `units`, whose number is unknown; shows a progress line if there are many units."""
-    with contextlib.ExitStack() as stack:
-        progress = None
+    """Yields `units`, whose number is unknown; shows a progress line."""
+    with ProgressLine(total=None, unit=unit, doing=doing) as progress:
         for number, item in enumerate(units, 1):
             yield item
             if number % _COUNTED_AT_A_TIME == 0:
-                if progress is None:
-                    progress = ProgressLine(total=None, unit=unit, doing=doing)
-                    stack.enter_context(progress)
                 progress.count(_COUNTED_AT_A_TIME)
-
-
-def clock_text(seconds: float) -> str:
-    """Formats a duration as hours, minutes and seconds.
-
-    >>> clock_text(80), clock_text(3725)
-    ('1:20', '1:02:05')
-    """
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -199,6 +199,6 @@ def empty_gin():
 @pytest.fixture(params=["compiled", "plain"])
 def either_way(request, monkeypatch):
     """XLA compiles all functions that it may compile, or none."""
-    from t0.mesh import compiled  # TensorFlow takes seconds
+    from t0.mesh import fused  # TensorFlow takes seconds
 
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)
+    monkeypatch.setattr(fused, "WORTH_COMPILING", 0 if request.param == "compiled" else 1e9)

@@ -382,7 +382,7 @@ SHARED_WITH_OTHER_ENGINES = (
     *("t0.checkpoints.checkpoint_files", "t0.checkpoints.conversion"),
     *("t0.checkpoints.hugging_face", "t0.checkpoints.mtf", "t0.checkpoints.torch_shards"),
     *("t0.training.model_directory", "t0.training.recorder", "t0.training.resume_file"),
-    *("t0.training.start_report", "t0.training.stepping", "t0.training.stopping"),
+    "t0.training.stepping",
     *("t0.scoring.merging", "t0.scoring.ranking", "t0.scoring.records"),
 )
 

@@ -280,11 +280,6 @@ class TrainingData:
         return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
 
 
-def is_of_earlier_version(position: Any) -> bool:
-    """Returns whether an earlier version, with another order of examples, wrote `position`."""
-    return isinstance(position, Mapping) and "mixture" in position
-
-
 def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
     """Returns the share of examples whose targets contain an unknown token."""
     return sum(_UNKNOWN in example.get("targets", ()) for example in examples) / max(

@@ -31,7 +31,7 @@ from t0.compat import tf1 as tf
 from t0.inference import cached_attention
 from t0.inference.search import DecodingMethod, Field, Search, search
 from t0.mesh import gather_embedding
-from t0.mesh.batch import replicas
+from t0.mesh.devices import replicas
 from t0.mesh.fused import fused
 from t0.scoring.mesh_model import Placement, SharedVariables, restore_variables, session_of_shapes
 

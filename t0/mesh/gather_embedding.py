@@ -10,8 +10,8 @@ of a small model's FLOPs. A gather gives the same values and gradients.
 
     bind_gather_embedding("batch:2", "batch:batch,vocab:model")     # True: models gather
 
-The function does nothing in three cases: on a TPU, if the layout splits the vocabulary, and if the
-user bound another class. The embedding's variable has the same name, type and initial values as
+The function does nothing if the layout splits the vocabulary, or if the user bound another class.
+Runs on a TPU do not call it. The embedding's variable has the same name, type and initial values as
 Mesh TensorFlow's, so checkpoints do not change. The operative config does not change either,
 because gin omits classes.
 
@@ -69,13 +69,12 @@ class GatherVocabEmbedding(transformer.VocabEmbedding):
             self._embedding_weights = stored
 
 
-def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = False) -> bool:
+def bind_gather_embedding(mesh_shape: Any, layout_rules: Any) -> bool:
     """Binds `GatherVocabEmbedding` if the mesh allows it and no other class is bound.
 
     Args:
       mesh_shape: anything that `mtf.convert_to_shape` accepts.
       layout_rules: anything that `mtf.convert_to_layout_rules` accepts.
-      tpu: whether the model is lowered for a TPU.
 
     Returns:
       whether models that are lowered after this call embed with a gather.
@@ -83,7 +82,7 @@ def bind_gather_embedding(mesh_shape: Any, layout_rules: Any, *, tpu: bool = Fal
     embedding = bound(_PARAMETER, evaluate=False)
     if embedding is not None:
         return embedding is GatherVocabEmbedding
-    if tpu or splits_vocabulary(mesh_shape, layout_rules):
+    if splits_vocabulary(mesh_shape, layout_rules):
         return False
     with gin.unlock_config():
         gin.bind_parameter(_PARAMETER, GatherVocabEmbedding)
@@ -122,7 +121,6 @@ class _LookUp(mtf.Operation):
         super().__init__([table, ids], name="look_up")
         shape = mtf.Shape(ids.shape.dims + table.shape.dims[1:])
         self._outputs = [mtf.Tensor(self, shape, table.dtype)]
-        _require_whole(self, table.shape.dims[0])
 
     def gradient(self, grad_ys: list[mtf.Tensor]) -> list[mtf.Tensor | None]:
         table, ids = self.inputs
@@ -146,7 +144,6 @@ class _SumRows(mtf.Operation):
     def __init__(self, dy: mtf.Tensor, ids: mtf.Tensor, shape: mtf.Shape) -> None:
         super().__init__([dy, ids], name="sum_rows")
         self._outputs = [mtf.Tensor(self, shape, dy.dtype)]
-        _require_whole(self, shape.dims[0])
 
     def lower(self, lowering: mtf.Lowering) -> None:
         dy, ids = self.inputs
@@ -189,7 +186,7 @@ def looked_up_rows(gradient: mtf.Tensor) -> list[tuple[mtf.Tensor, mtf.Tensor]] 
 
 
 def target_log_probabilities(
-    logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension
+    logits: mtf.Tensor, targets: mtf.Tensor, vocab_dim: mtf.Dimension, *, split: bool = False
 ) -> mtf.Tensor:
     """Returns log p(target) in nats, float32 [...]: the target's logit minus the log-sum-exp.
 
@@ -199,37 +196,22 @@ def target_log_probabilities(
       vocab_dim: the vocabulary's dimension. One-hot vectors are used instead of a gather if this is
         not the last dimension of the logits, or if the other dimensions of logits and targets are
         in different orders.
+      split: whether the mesh splits the vocabulary. If so, one-hot vectors are used.
     """
     logits = mtf.cast(logits, tf.float32)
-    if logits.shape.dims != [*targets.shape.dims, vocab_dim]:
+    if split or logits.shape.dims != [*targets.shape.dims, vocab_dim]:
         return -mtf.layers.softmax_cross_entropy_with_logits(logits, targets, vocab_dim)
     return mtf.slicewise(
         _log_probability,
         [logits, targets],
         output_shape=targets.shape,
         splittable_dims=targets.shape.dims,
-        grad_function=_log_probability_gradient,
         name="target_log_probability",
     )
 
 
 def _log_probability(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
     return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
-
-
-def _log_probability_gradient(op: mtf.Operation, dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-    """Returns dy * (one_hot(target) - softmax(logits))."""
-    logits, targets = op.inputs
-    vocab_dim = logits.shape.dims[-1]
-    one_hot = mtf.one_hot(targets, vocab_dim, dtype=logits.dtype)
-    return [dy * (one_hot - mtf.softmax(logits, vocab_dim)), None]
-
-
-def _require_whole(operation: mtf.Operation, vocab_dim: mtf.Dimension) -> None:
-    """Tells Mesh TensorFlow's layout search that an operation needs the whole vocabulary."""
-    operation._splittable_dims, operation._unsplittable_dims = (
-        operation._initialize_splittable_and_unsplittable_dims("splittable", [vocab_dim.name])
-    )
 
 
 def _check_unsplit(mesh_impl: Any, vocab_dim: mtf.Dimension) -> None:

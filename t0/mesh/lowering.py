@@ -25,7 +25,7 @@ import numpy as np
 
 from t0.compat import mesh_utils, mtf, tensor_util
 from t0.compat import tf1 as tf
-from t0.mesh.compiled import loops
+from t0.mesh.fused import loops
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
 

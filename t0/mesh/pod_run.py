@@ -21,7 +21,7 @@ from typing import Any
 from t0.compat import gin, learning_rate_schedules, mesh_utils, mtf
 from t0.config.bindings import bound, is_configured
 from t0.errors import UserError, unknown_name
-from t0.mesh import batch
+from t0.mesh import devices
 from t0.mesh.topology import Topology, topology
 
 MODES = ("train", "score_eval")
@@ -73,7 +73,7 @@ class PodRun:
     @property
     def replicas(self) -> int:
         """The number of copies of the model, each with its share of the batch."""
-        return batch.replicas(self.mesh_shape, self.layout_rules)
+        return devices.replicas(self.mesh_shape, self.layout_rules)
 
     @property
     def tokens_of_batch(self) -> int:
@@ -146,7 +146,7 @@ def read_pod_run(*, vocabulary_size: int) -> PodRun:
     shape = _mesh_shape(slice_)
     layout = mtf.convert_to_layout_rules(_run_parameter("layout_rules"))
     lengths = _lengths(_run_parameter("sequence_length"))
-    sequences = batch.check_batch(
+    sequences = devices.check_batch(
         _run_parameter("batch_size"), sequence_length=lengths, mesh_shape=shape, layout_rules=layout
     )
     steps = _run_parameter("train_steps")

@@ -154,7 +154,7 @@ def _describe_mesh(flags: Any) -> dict[str, Any]:
 def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: bool) -> None:
     from t0.compat import gin, t5_mesh, tf
     from t0.config.bindings import bound, explain_unset
-    from t0.mesh import batch
+    from t0.mesh import devices
     from t0.run import modes, preflight, stream_writing, weights
 
     mode = preflight.run_mode()
@@ -209,7 +209,7 @@ def _run_with_gin(flags: Any, parsed: Any, argv: Sequence[str], *, hosts_read: b
         modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
     except (ValueError, RuntimeError) as error:
         unset = explain_unset(error)
-        user_error = UserError(unset) if unset else batch.explain_undivided(error, mesh_shape)
+        user_error = UserError(unset) if unset else devices.explain_undivided(error, mesh_shape)
         if user_error is None:
             raise
         raise user_error from error

@@ -17,7 +17,7 @@ from t0.config import gin_files
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import opening
-from t0.mesh import batch, devices
+from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.run import modes, preflight, weights
 from t0.training import estimator
@@ -99,13 +99,13 @@ def _check_local_training(flags: Any) -> dict[str, Any]:
     for name, value in _flag_parameters(flags).items():
         gin.bind_parameter(name, value)
     mesh = devices.local_mesh(devices.visible_gpus())
-    batch.check_batch(
+    devices.check_batch(
         flags.batch_size,
         sequence_length=_lengths(flags),
-        mesh_shape=mesh.shape,
+        mesh_shape=mesh["mesh_shape"],
         layout_rules="batch:batch",
     )
-    return {"mesh_shape": mesh.shape, "mesh_devices": list(mesh.devices)}
+    return mesh
 
 
 def _flag_parameters(flags: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.graph import TrainingSpec
 from t0.training.loop import LoopOptions
-from t0.training.stopping import PREEMPTED
+from t0.training.stepping import PREEMPTED
 
 ENCODER_DECODER = "bitransformer"
 
@@ -170,10 +170,6 @@ def _train(run: ConfiguredRun) -> None:
         _mesh_run(run)
         return
     arguments = run.read()
-    loop.check_input_options(
-        skip_seen_data=arguments["skip_seen_data"],
-        checkpoint_input_pipeline=arguments["checkpoint_input_pipeline"],
-    )
     train_here(
         TrainingSpec.from_estimator_arguments(**arguments),
         arguments["train_dataset_fn"],
@@ -204,8 +200,6 @@ def train_here(
 def _train_in_directory(
     spec: TrainingSpec, train_dataset_fn: Callable[..., Any], train_steps: int, dataset_split: str
 ) -> None:
-    for line in checkpointing.repair_latest_checkpoint_file(spec.model_dir):
-        print(line, flush=True)
     if is_finished(spec.model_dir, train_steps):
         if not paths.exists(f"{spec.model_dir}/{model_directory.PROMPTS_FILE}"):
             # The model was trained by a version that did not record prompts.

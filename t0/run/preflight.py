@@ -22,7 +22,7 @@ from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
 from t0.files import paths
-from t0.mesh.batch import check_batch
+from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
 

@@ -11,7 +11,7 @@ from t0.checkpoints import checkpoint_files
 from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
 from t0.feeding.opening import open_dataset_function
-from t0.mesh.batch import check_batch
+from t0.mesh.devices import check_batch
 from t0.training.model_directory import find_first_step
 
 

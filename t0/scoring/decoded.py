@@ -50,7 +50,7 @@ from t0.scoring.results import DECODED, SCHEMA, read_json, write_json, write_who
 from t0.tasks.instruction_tasks import InstructionSource
 from t0.tasks.metrics import Bleu, some_unanswerable, squad_metrics, squad_scores
 from t0.tasks.recipe_tasks import QuestionSource
-from t0.training.metric_values import MetricValues, check_names
+from t0.training.metric_values import MetricValues
 
 # The number of evenly spaced examples of each dataset that are written in full for people to read.
 READABLE = 100
@@ -216,7 +216,6 @@ class _DecodingRecorder:
         if not dataset.metric_fns:
             return dataset
         self._tasks.append(dataset.name)
-        checked: set[str] = set()
 
         def postprocess(text: str, example: Any = None, is_target: bool = False) -> Any:
             value = dataset.postprocess_fn(text, example=example, is_target=is_target)
@@ -224,9 +223,6 @@ class _DecodingRecorder:
                 self._seen.append((example, text))
                 return value
             self._examples += 1
-            if dataset.name not in checked:
-                check_names(dataset.name, dataset.metric_fns, value)
-                checked.add(dataset.name)
             return value
 
         last = len(dataset.metric_fns) - 1

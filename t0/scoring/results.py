@@ -273,8 +273,9 @@ def write_events(
         for task, entry in tasks.items()
         for name, value in entry["metrics"].items()
     }
-    with EventFile(folder, suffix=f".{kind}.{step}") as events:
-        events.add(step, values)
+    events = EventFile(folder, suffix=f".{kind}.{step}")
+    events.add(step, values)
+    events.close()
 
 
 def save_finished_entry(

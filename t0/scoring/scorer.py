@@ -29,7 +29,7 @@ import numpy as np
 from t0.compat import mtf
 from t0.compat import tf1 as tf
 from t0.mesh import gather_embedding
-from t0.mesh.batch import replicas
+from t0.mesh.devices import replicas
 from t0.mesh.fused import fused
 from t0.scoring.batching import PackedShape, PackedTokens, pack_groups
 from t0.scoring.examples import ChoiceGroup

@@ -54,7 +54,7 @@ from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
 from t0.torch.world import World
-from t0.training import model_directory, model_info, resume_file, start_report
+from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
@@ -192,7 +192,7 @@ class Checkpoints:
             name: slot_shape(weights[slot.weight], slot.kind)
             for name, slot in self._optimizer.slots.items()
         }
-        model_info.write(self._model_dir, weights | slots, weights)
+        model_directory.write_model_info(self._model_dir, weights | slots, weights)
 
     def _checksums(self, folder: Path) -> dict[str, str]:
         """Returns name of a file -> its SHA-256, for a new checkpoint. Processes share the work."""
@@ -415,11 +415,9 @@ def warm_start(
             _fill_rows(parameters[name], reader.load(native).reshape(shape), name, world)
         step = int(reader.load(STEP).item()) if STEP in reader.entries else 0
     count = len(parameters)
-    lines = [start_report.restored_line(count - len(missing), count, path, step)]
+    lines = [recorder.restored_line(count - len(missing), count, path, step)]
     lines += [f"left random: {', '.join(missing)}"] if missing else []
-    lines.append(
-        start_report.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots))
-    )
+    lines.append(recorder.slots_line(_load_slots(optimizer, prefix, world), len(optimizer.slots)))
     return step, lines
 
 
@@ -465,9 +463,9 @@ def load(
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
     count = len(names_and_parameters(model))
-    lines = [start_report.restored_line(count, count, path, step)]
+    lines = [recorder.restored_line(count, count, path, step)]
     if optimizer:
-        lines.append(start_report.slots_line(slots, len(optimizer.slots)))
+        lines.append(recorder.slots_line(slots, len(optimizer.slots)))
     return step, lines
 
 

@@ -34,13 +34,17 @@ from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_devi
 from t0.torch.schedules import schedule
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, check_local
-from t0.training import model_directory, resume_file, start_report
-from t0.training.loss_normalization import add_loss_weights, check_no_other_normalization
+from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
-from t0.training.recorder import step_fields
-from t0.training.start_report import RunSize
-from t0.training.stepping import NO_HELD_OUT, LoopOptions, Stepping
-from t0.training.stopping import TimeLimit
+from t0.training.recorder import RunSize, step_fields
+from t0.training.stepping import (
+    NO_HELD_OUT,
+    LoopOptions,
+    Stepping,
+    TimeLimit,
+    add_loss_weights,
+    check_no_other_normalization,
+)
 
 # The configuration files that a specification may contain, by their names in a model directory.
 _RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative_config.t0.gin")
@@ -127,8 +131,7 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
         if world.first:
             _write_records(spec)
             engine.checkpoints.write_model_info()
-        if not stepping.finished:
-            stepping.run(time_limit)
+        stepping.run(time_limit)
         if world.first:
             _export(spec, compute)
 
@@ -292,9 +295,8 @@ class TorchEngine:
         positions = spec.batch_sequences if spec.choice_losses else shape.loss_denominator
         self._denominator = positions if positions is not None else self.size.target_positions
         if options.loss_average != "positions":  # the weights of the loss include the denominator
-            check_no_other_normalization(
-                loss_denominator=shape.loss_denominator, choice_losses=spec.choice_losses or None
-            )
+            others = {"Unitransformer.loss_denominator": shape.loss_denominator}
+            check_no_other_normalization({**others, "choice_losses": spec.choice_losses or None})
             self._denominator = 1.0
         self._replayed = local and replayed.ReplayedSteps(
             self.model,
@@ -386,7 +388,7 @@ class TorchEngine:
             yield from lines
         else:
             self.fill_at_random()
-            yield start_report.random_line(spec.seed)
+            yield recorder.random_line(spec.seed)
         stepping.begin(self._step)
 
     def _fill_base(self) -> tuple[BaseModel, list[str]]:
@@ -478,10 +480,6 @@ class TorchEngine:
         fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
         return {f"validation_{name}": value for name, value in fields.items()}
 
-    def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` contains the held-out loss."""
-        return "validation_loss" in fields
-
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""
         return str(checkpointing.folder_of(self._spec.model_dir, step))
@@ -498,13 +496,13 @@ class TorchEngine:
             *self._kernel_lines,
             *([f"attention: {self.kernel} kernel"] if self.kernel != "auto" else []),
         ]
-        return start_report.lines(
+        return recorder.start_lines(
             first,
             last,
             self.size,
             microbatches=self._microbatches,
-            memory="\n".join([*(f"  {note}" for note in notes), self.needed.line(world.size)]),
             data=self._data,
+            notes=[*(f"  {note}" for note in notes), self.needed.line(world.size)],
         )
 
     def ideal_seconds(self) -> float | None:

@@ -25,14 +25,13 @@ from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import unknown_name
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
-from t0.training import start_report
+from t0.training import recorder
 
 KERNEL = "efficient"  # the attention kernel that `t0 plan` assumes; see `t0.torch.model`
 _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # The fraction of a GPU's memory that a run can use. The rest is for CUDA's context, NCCL's buffers
 # and fragmentation. This fraction is an assumption; we did not measure it.
 USABLE = 0.9
-HOW = "by formula: docs/gpu.md; a run uses more if its memory is fragmented"
 CHOICES = ("auto", "on", "off")
 _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
 
@@ -165,10 +164,7 @@ class Needed:
 
     def line(self, processes: int) -> str:
         """Returns the line about memory that a run prints when it starts."""
-        run_memory = start_report.Memory(
-            processes * (self.weights + self.slots), processes * self.step
-        )
-        return start_report.memory_line(run_memory, devices=processes, how=HOW)
+        return recorder.memory_line(self.weights + self.slots, self.step, devices=processes)
 
 
 def count_microbatches(rows: int, microbatches: int, processes: int) -> int:

@@ -15,6 +15,11 @@ The index comes last, because a checkpoint without an index does not count. Then
 file `checkpoint`, which names the latest checkpoint. In a bucket, files are uploaded in the same
 order. After the upload of each file, its size and checksum are verified.
 
+`warm_start` fills a run's variables from the checkpoint of another run. Every variable of the model
+needs a value in that checkpoint. Otherwise, an error is raised. Two kinds of variables may keep
+their random values: those that the user lists, and those of layers that a gin file adds by name,
+such as the adapters of T5's `task_adapter.gin`.
+
 `configuration.json` in the same folder holds gin's values as text. If a run is started again with
 other values, an error lists the differences. A few parameters may differ between two starts of the
 same run.
@@ -24,20 +29,22 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import checkpoint_files
-from t0.compat import gin
+from t0.checkpoints import checkpoint_files, operative_config
+from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config import saved_config, specification
+from t0.config.bindings import bound
 from t0.errors import UserError, say, write_reason
 from t0.files import object_facts, paths, publishing
 from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.training import model_directory, resume_file
 from t0.training.graph import TrainingGraph
+from t0.training.recorder import restored_line, slots_line
 from t0.training.stepping import finished_line
 
 _SAVING = ".saving-"
@@ -57,31 +64,30 @@ def steps_done(model_dir: str) -> int:
     return checkpoint_files.global_step(latest) if latest else 0
 
 
-def repair_latest_checkpoint_file(model_dir: str) -> list[str]:
-    """Rewrites the file `checkpoint` if it names an incomplete checkpoint.
+def repair_latest_checkpoint_file(model_dir: str) -> None:
+    """Rewrites the file `checkpoint` if it names an incomplete checkpoint, and prints a line.
 
     This happens if a run was killed before it wrote the file. After the repair, the run and all
     other tools find the latest complete checkpoint.
 
-    Returns:
-      a list with one line that reports the change; [] if the file was not changed.
-
     Raises:
       UserError: if there are checkpoints, but all of them are incomplete.
     """
-    if checkpoint_files.named(model_dir):
-        return []
-    latest = checkpoint_files.latest(model_dir)
+    latest = None if checkpoint_files.named(model_dir) else checkpoint_files.latest(model_dir)
     if latest is None:
-        return []
+        return
     path = os.path.join(model_dir, "checkpoint")  # noqa: PTH118
     fault = "does not name a checkpoint that is complete" if paths.exists(path) else "is missing"
     _name_latest(model_dir, int(latest.rpartition("-")[2]))
-    return [f"{path} {fault}: resuming from {latest}, the newest whose files are complete"]
+    say(f"{path} {fault}: resuming from {latest}, the newest whose files are complete")
 
 
 def is_finished(model_dir: str, train_steps: int) -> bool:
-    """Returns whether the run has reached its last step. If it has, prints a line."""
+    """Returns whether the run has reached its last step. If it has, prints a line.
+
+    First repairs the file `checkpoint`; see `repair_latest_checkpoint_file`.
+    """
+    repair_latest_checkpoint_file(model_dir)
     done = steps_done(model_dir)
     if done >= train_steps:
         say(finished_line(model_dir, done, train_steps))
@@ -137,21 +143,24 @@ class Checkpoints:
             # Write to a local disk first. This costs nothing, because TensorFlow itself would
             # buffer each file on a local disk to upload it.
             folder = tempfile.mkdtemp(prefix=_SAVING)
-        with _explain_failure(path, self._model_dir, lambda: _remove(folder)):
-            if paths.is_remote(self._model_dir):
-                _tidy_bucket(self._model_dir, step)
-            else:
-                _remove_leftovers(self._model_dir)
+        try:
+            _remove_leftovers(self._model_dir, step)
             paths.make_folder(folder)
             prefix = os.path.join(folder, os.path.basename(path))  # noqa: PTH118,PTH119
             self._session.run(self._graph.to_masters)
             with self._graph.graph.as_default():  # otherwise the saver sees eager mode
                 self._saver.save(self._session, prefix, write_meta_graph=False, write_state=False)
             written_steps = sorted({*self._written_steps, step})
-            self.write_resume(prefix, {**resume, "own": written_steps})
+            resume = {**resume, "own": written_steps}
+            resume_file.write(prefix, resume, self.low_halves())
             _publish(folder, self._model_dir)
             self._written_steps = written_steps
             _name_latest(self._model_dir, step)
+        except WRITE_ERRORS as error:
+            with contextlib.suppress(*WRITE_ERRORS):
+                _remove(folder)
+            reason, last = write_reason(error), _last_checkpoint(self._model_dir)
+            raise UserError(f"checkpoint {path} cannot be saved: {reason}. {last}") from error
         self._delete(best)
         return path
 
@@ -170,9 +179,7 @@ class Checkpoints:
         Raises:
           UserError: if a variable is missing in the checkpoint, or has another shape or type there.
         """
-        checkpoint_files.check_variables(
-            checkpoint, checkpoint_files.read_graph(self._variables.values())
-        )
+        checkpoint_files.check_variables(checkpoint, self.variables)
         with self._graph.graph.as_default():
             self._saver.restore(self._session, checkpoint)
         self._session.run(self._graph.to_slices)
@@ -203,10 +210,6 @@ class Checkpoints:
         for step in set(self._written_steps) - set(stay):
             _remove_checkpoint(checkpoint_files.checkpoint_path(self._model_dir, step))
         self._written_steps = stay
-
-    def write_resume(self, prefix: str, resume: Mapping[str, Any]) -> None:
-        """Writes the resume file of the checkpoint `prefix`, with the weights' missing bits."""
-        resume_file.write(prefix, resume, self.low_halves())
 
     def low_halves(self) -> dict[str, np.ndarray]:
         """Returns the bits of the weights that the checkpoint's narrower types cannot store."""
@@ -263,7 +266,10 @@ def _publish(folder: str, model_dir: str) -> None:
     )
     pairs = [[os.path.join(root, name) for root in (folder, model_dir)] for name in names]  # noqa: PTH118
     if paths.is_remote(model_dir):
-        _upload(pairs)
+        # Each file is verified before the next upload.
+        for name, (source, target) in zip(names, pairs, strict=True):
+            paths.copy(source, target)
+            publishing.check_whole(model_dir, {name: object_facts.of_file(source)})
     else:
         for source, _ in pairs:
             publishing.to_disk(source)
@@ -273,31 +279,26 @@ def _publish(folder: str, model_dir: str) -> None:
     _remove(folder)
 
 
-def _upload(pairs: Sequence[Sequence[str]]) -> None:
-    """Uploads a checkpoint's files in order. Each file is verified before the next upload.
-
-    Raises:
-      OSError: if an uploaded file has another size or checksum.
-    """
-    for source, target in pairs:
-        paths.copy(source, target)
-        folder, _, name = target.rpartition("/")
-        publishing.check_whole(folder, {name: object_facts.of_file(source)})
-
-
-def _tidy_bucket(model_dir: str, step: int) -> None:
-    """Removes the index of `step` and any incomplete checkpoints of killed runs from a bucket."""
+def _remove_leftovers(model_dir: str, step: int) -> None:
+    """Removes the files of a run that was killed while saving."""
     names = paths.list_names(model_dir)
     whole = {name.removesuffix(".index") for name in names if name.endswith(".index")}
     # Only this project's checkpoints have a resume state. Other incomplete checkpoints are kept,
     # because other programs may be writing them.
     ours = {name.removesuffix(".resume.npz") for name in names if name.endswith(".resume.npz")}
-    again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step))  # noqa: PTH119
+    again = None
+    if paths.is_remote(model_dir):
+        # A bucket's files are replaced one by one, and meanwhile the checkpoint does not count.
+        again = os.path.basename(checkpoint_files.checkpoint_path(model_dir, step)) + ".index"  # noqa: PTH119
+    else:
+        publishing.remove_leftovers([model_dir])
     for name in names:
-        prefix = re.sub(r"\.(index|resume\.npz|data-\d{5}-of-\d{5})$", "", name)
-        unfinished = prefix in ours - whole or name == f"{again}.index"
-        if unfinished or name.startswith(_SAVING):  # folders that older versions made
-            paths.remove(os.path.join(model_dir, name))  # noqa: PTH118
+        path = os.path.join(model_dir, name)  # noqa: PTH118
+        prefix = re.sub(r"\.(resume\.npz|data-\d{5}-of-\d{5})$", "", name)
+        if prefix in ours - whole or name == again:
+            paths.remove(path)
+        elif name.startswith(_SAVING):
+            _remove(path)
 
 
 def _name_latest(model_dir: str, step: int) -> None:
@@ -332,31 +333,6 @@ def _remove_checkpoint(path: str) -> None:
 def _remove(folder: str) -> None:
     if tf.io.gfile.exists(folder):
         tf.io.gfile.rmtree(folder)
-
-
-def _remove_leftovers(model_dir: str) -> None:
-    """Removes the files of a run that was killed while saving."""
-    publishing.remove_leftovers([model_dir])
-    for folder in tf.io.gfile.glob(os.path.join(model_dir, _SAVING + "*")):  # noqa: PTH118
-        _remove(folder)
-    present = set(checkpoint_files.steps(model_dir))
-    for file in tf.io.gfile.glob(os.path.join(model_dir, "model.ckpt-*")):  # noqa: PTH118
-        match = re.search(r"model\.ckpt-(\d+)\.(data-\S+|resume\.npz)$", file)
-        if match and int(match[1]) not in present:
-            tf.io.gfile.remove(file)
-
-
-@contextlib.contextmanager
-def _explain_failure(path: str, model_dir: str, clean: Callable[[], None]) -> Iterator[None]:
-    try:
-        yield
-    except WRITE_ERRORS as error:
-        with contextlib.suppress(*WRITE_ERRORS):
-            clean()
-        reason = write_reason(error)
-        failure = f"checkpoint {path} cannot be saved"
-        message = f"{reason}: {failure}" if reason == "the disk is full" else f"{failure}: {reason}"
-        raise UserError(f"{message}. {_last_checkpoint(model_dir)}") from error
 
 
 def _last_checkpoint(model_dir: str) -> str:
@@ -417,3 +393,117 @@ def save_operative_config(model_dir: str) -> None:
     texts = saved_config.operative_texts()
     for name in (saved_config.OURS, saved_config.FILE):
         publishing.write_whole(os.path.join(model_dir, name), texts[name])  # noqa: PTH118
+
+
+def warm_start(
+    checkpoints: Checkpoints,
+    graph: TrainingGraph,
+    path: str,
+    *,
+    only: str = "",
+    unfilled: Sequence[str] = (),
+) -> list[str]:
+    """Fills the variables of a run from an initial checkpoint.
+
+    Args:
+      checkpoints: the run's checkpoints.
+      graph: the training graph.
+      path: the initial checkpoint.
+      only: a regular expression that the names of the variables to read match; "" for all.
+      unfilled: regular expressions that match the names of variables which may keep their random
+        values.
+
+    Returns:
+      lines for the user that describe the result.
+
+    Raises:
+      UserError: if the checkpoint cannot be read, if a variable has another shape in it, or if it
+        has no value for a variable that `unfilled` does not match, and whose layer is not new.
+    """
+    checkpoint_variables = checkpoint_files.read(path)
+    unfilled = [*unfilled, *patterns_of_new_layers(checkpoint_variables)]
+    if only:
+        checkpoint_variables = {
+            name: value for name, value in checkpoint_variables.items() if re.search(only, name)
+        }
+    source_names = {
+        name: mesh_utils.init_checkpoint_variable_mapping(name)
+        for name in checkpoints.variables
+        if mesh_utils.should_load_variable(name)
+    }
+    filled = {
+        name: source for name, source in source_names.items() if source in checkpoint_variables
+    }
+    _check_shapes(checkpoints, path, checkpoint_variables, filled)
+    missing = [name for name in graph.trained if name not in filled]
+    unfilled_names = [name for name in missing if not any(re.search(x, name) for x in unfilled)]
+    if unfilled_names:
+        raise UserError(
+            f"the initial checkpoint {path} leaves {len(unfilled_names)} of the model's "
+            f"{len(graph.trained)} variables unfilled, such as {unfilled_names[0]}. Is it a "
+            f"checkpoint of the configured model{_own_config(path)}? To leave them random, add "
+            f'--gin_param="train_loop.unfilled_variables = {_patterns(unfilled_names)}"'
+        )
+    reader = tf.train.load_checkpoint(path)
+    for name, source in filled.items():
+        checkpoints.assign(name, np.asarray(reader.get_tensor(source)))
+    step = checkpoint_files.global_step(path) if "global_step" in filled else 0
+    lines = [restored_line(len(graph.trained) - len(missing), len(graph.trained), path, step)]
+    lines += [f"left random: {', '.join(missing)}"] if missing else []
+    slots = sum(name in filled for name in graph.slots)
+    lines.append(slots_line(slots, len(graph.slots)))
+    return lines
+
+
+def patterns_of_new_layers(checkpoint_names: Iterable[str]) -> list[str]:
+    """Returns patterns that match the variables of new layers.
+
+    A new layer has a name in gin, and the checkpoint does not have variables with this name. The
+    entry ("task_adapter", @DenseReluDense) of `make_layer_stack.layers` names a layer. Entries
+    without a name belong to T5, so a checkpoint must have their variables.
+    """
+    layers = [
+        layer
+        for scope in ("", "encoder/", "decoder/")
+        for layer in bound(f"{scope}make_layer_stack.layers", (), evaluate=False) or ()
+        if isinstance(layer, list | tuple)
+    ]
+    in_checkpoint = "\n".join(checkpoint_names)
+    return sorted(
+        {
+            f"/{re.escape(name)}/"
+            for layer in layers
+            for name in layer
+            if isinstance(name, str) and f"/{name}/" not in in_checkpoint
+        }
+    )
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Returns regular expressions that match names of variables, with a wildcard for block numbers.
+
+    >>> _patterns(["encoder/block_000/adapter/wi", "encoder/block_001/adapter/wi"])
+    ['^encoder/block_.*/adapter/wi$']
+    """
+    return sorted({f"^{re.sub('block_[0-9]+', 'block_.*', name)}$" for name in names})
+
+
+def _own_config(path: str) -> str:
+    """Returns a hint that names the operative config next to a checkpoint, if there is one."""
+    config = operative_config.find_operative(path)
+    if not config:
+        return ""
+    return f" (to use its own configuration: --gin_file={config} instead of the model's gin file)"
+
+
+def _check_shapes(
+    checkpoints: Checkpoints, path: str, checkpoint_variables: dict, filled: dict[str, str]
+) -> None:
+    variables = checkpoints.variables
+    for name, source in sorted(filled.items()):
+        shape, have = variables[name][0], checkpoint_variables[source][0]
+        if shape != have:
+            raise UserError(
+                f"checkpoint {path} holds {source} as {list(have)}, but the configured model needs "
+                f"{list(shape)}: the gin files describe another model{_own_config(path)}"
+            )

@@ -31,12 +31,11 @@ from t0.feeding.opening import open_dataset_function
 from t0.feeding.stream_dataset import stream_dataset
 from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import publishing
-from t0.training import checkpointing, model_directory, model_info
+from t0.training import checkpointing, model_directory
 from t0.training.checkpointing import is_finished
-from t0.training.loop import LoopOptions, check_input_options
-from t0.training.recorder import Recorder, default_interval
-from t0.training.start_report import RunSize, first_line
-from t0.training.stopping import TimeLimit, exit_by_signal, watched_signals
+from t0.training.loop import LoopOptions
+from t0.training.recorder import Recorder, RunSize, default_interval, first_line
+from t0.training.stepping import TimeLimit, exit_by_signal, watched_signals
 
 
 def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
@@ -72,16 +71,13 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     Raises:
       UserError: if the mixture has no examples, or the loss is not finite.
     """
-    check_input_options(
-        skip_seen_data=skip_seen_data, checkpoint_input_pipeline=checkpoint_input_pipeline
-    )
-    # The estimator reads the file `checkpoint` to find the latest checkpoint.
-    for line in checkpointing.repair_latest_checkpoint_file(estimator.model_dir):
-        say(line)
+    if skip_seen_data and checkpoint_input_pipeline:
+        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
+    # This also repairs the file `checkpoint`, which the estimator reads.
     if is_finished(estimator.model_dir, train_steps):
         return
     options = LoopOptions(train_steps)
-    _check_estimator_can(options)
+    _check_works_on_tpu(options)
     model_dir = estimator.model_dir
     done = checkpointing.steps_done(model_dir)
     skipped = max(0, done - seen_data_init_step) if skip_seen_data else 0
@@ -110,22 +106,19 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
         dataset = dataset.batch(rows, drop_remainder=True)
         return dataset.skip(skipped).prefetch(tf.data.AUTOTUNE)
 
-    hook = RecorderHook(
-        model_dir,
-        total_steps=train_steps,
-        sequences=batch_size,
-        sequence_length=sequence_length,
-        interval=options.log_every_steps,
-    )
     record = model_directory.read_estimator_record(model_dir) if done else None
-    limit = TimeLimit(options.max_hours, spent_seconds=record.seconds if record else 0.0)
+    limit = TimeLimit(options.max_hours)
+    limit.before_seconds = record.seconds if record else 0.0
     if limit.over():
         say(f"nothing to train: {limit.verdict}")
         return
-    hooks = [hook, _ConfigHook(model_dir), _DataHook(model_dir, stream)]
+    _record_data(model_dir, stream)
+    size = RunSize(batch_size, dict(sequence_length))
+    hook = TrainingHook(model_dir, train_steps, size, options.log_every_steps, limit)
+    hooks: list[tf.estimator.SessionRunHook] = [hook]
     if checkpoint_input_pipeline and not stream:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
-    _train_with_estimator(estimator, input_fn, hook, limit, hooks)
+    _train_with_estimator(estimator, input_fn, hook, hooks)
 
 
 @gin.configurable("stream", module="t0")
@@ -138,92 +131,90 @@ def _stream_folder(model_dir: str) -> str:
     return configured_stream() or posixpath.join(model_dir, "stream")
 
 
-class _DataHook(tf.estimator.SessionRunHook):
-    """Records the run's data when training begins, and prints how a restart would continue.
+def _record_data(model_dir: str, stream: Stream | None) -> None:
+    """Records the run's data, and prints how a restart would continue.
 
     A manifest describes the data of a run (`t0.feeding.manifest`). If the run reads a stream, the
     stream's manifest is written into the model directory. If not, the model directory's manifest is
     removed, because it would not describe the batches any more.
     """
-
-    def __init__(self, model_dir: str, stream: Stream | None) -> None:
-        self._model_dir, self._stream = model_dir, stream
-
-    def begin(self) -> None:
-        model_dir, stream = self._model_dir, self._stream
-        if stream is None:
-            folder = _stream_folder(model_dir)
-            say(
-                f"warning: there is no stream in {folder}: a restart shuffles the data again from "
-                "its start, and the batches are not recorded. To continue in the data, write it "
-                f"first: t5_mesh_transformer ... --write_stream={folder}"
-            )
-            manifest.remove(model_dir)
-            return
-        manifest.publish(model_dir, stream.manifest)
-        manifest.copy_windows(stream.folder, model_dir)
+    if stream is None:
+        folder = _stream_folder(model_dir)
         say(
-            f"data: the stream {stream.folder}, steps {stream.files[0].first:,} to "
-            f"{stream.files[-1].last:,}; a restart continues at the step of its checkpoint"
+            f"warning: there is no stream in {folder}: a restart shuffles the data again from its "
+            "start, and the batches are not recorded. To continue in the data, write it first: "
+            f"t5_mesh_transformer ... --write_stream={folder}"
         )
+        manifest.remove(model_dir)
+        return
+    manifest.publish(model_dir, stream.manifest)
+    manifest.copy_windows(stream.folder, model_dir)
+    say(
+        f"data: the stream {stream.folder}, steps {stream.files[0].first:,} to "
+        f"{stream.files[-1].last:,}; a restart continues at the step of its checkpoint"
+    )
 
 
-# Fields of `LoopOptions` that the estimator does not support.
-_NOT_BY_ESTIMATOR = ("validate_every_steps", "evaluate_every_steps", "stop_after_evaluations")
-_CLIPPING = "apply_updates.clip_gradient_norm"
+_EVALUATE = "Evaluate checkpoints with run.mode = 'eval' or 'score_eval'"
+# Settings that the estimator does not support -> what a TPU can do instead.
+_NOT_ON_TPU = {
+    "train_loop.validate_every_steps": _EVALUATE,
+    "train_loop.evaluate_every_steps": _EVALUATE,
+    "train_loop.stop_after_evaluations": _EVALUATE,
+    "train_loop.loss_average": "Mesh TensorFlow averages over positions",
+    "apply_updates.clip_gradient_norm": "AdafactorOptimizer.clipping_threshold bounds a step",
+}
 
 
-def _check_estimator_can(options: LoopOptions) -> None:
-    unsupported = [name for name in _NOT_BY_ESTIMATOR if getattr(options, name) is not None]
-    if unsupported:
-        raise UserError(
-            f"train_loop.{unsupported[0]} is set, but it works only without a TPU. On a TPU, "
-            "evaluate checkpoints with run.mode = 'eval' or 'score_eval'"
-        )
-    if options.loss_average != "positions":
-        raise UserError(
-            f"train_loop.loss_average = {options.loss_average!r} works only without a TPU. On a "
-            "TPU, Mesh TensorFlow averages over positions. Train on GPUs (--engine=torch), or "
-            "unset train_loop.loss_average"
-        )
-    limit = bound(_CLIPPING)
-    if limit is not None:
-        raise UserError(
-            f"{_CLIPPING} = {limit} is set, but it works only without a TPU. On a TPU, "
-            "AdafactorOptimizer.clipping_threshold bounds a step. Set "
-            f"{_CLIPPING} = None"
-        )
+def _check_works_on_tpu(options: LoopOptions) -> None:
+    for name, instead in _NOT_ON_TPU.items():
+        value = getattr(options, name.removeprefix("train_loop."), None) or bound(name)
+        if value not in (None, "positions"):
+            raise UserError(
+                f"{name} = {value!r} works only without a TPU. {instead}. Unset it, or train on "
+                "GPUs (--engine=torch)"
+            )
 
 
-class RecorderHook(tf.estimator.SessionRunHook):
-    """Records the loss while TensorFlow's estimator trains.
+class TrainingHook(tf.estimator.SessionRunHook):
+    """Records the loss while TensorFlow's estimator trains, and stops it before the last step.
+
+    It stops training if a signal has arrived or the time limit is near. A TPU takes many steps in
+    one call, and training stops only after such a call. Then the estimator saves a checkpoint.
 
     Args:
       model_dir: the model directory.
       total_steps: the run's last step.
-      sequences: the number of sequences of a global batch.
-      sequence_length: feature -> its length in tokens.
+      size: the sizes of a batch.
       interval: the number of steps between two progress lines. None means a hundredth of the run,
         but at most 100 steps. The first and the last step always have a line.
+      limit: the time limit of the run.
+
+    Attributes:
+      received_signal: a function that returns the signal that has arrived; None if there is none.
+      signalled: the signal that stopped training; None if no signal did.
+      over: whether the time limit stopped training.
+      last_step: the number of completed steps.
     """
 
     def __init__(
         self,
         model_dir: str,
-        *,
         total_steps: int,
-        sequences: int,
-        sequence_length: Mapping[str, int],
-        interval: int | None = None,
+        size: RunSize,
+        interval: int | None,
+        limit: TimeLimit,
     ) -> None:
-        self._model_dir = model_dir
-        self.total_steps = total_steps
-        self._size = RunSize(sequences, dict(sequence_length))
+        self._model_dir, self.total_steps, self._size = model_dir, total_steps, size
         self._interval, self._every_line = interval, interval is not None
+        self.limit = limit
+        self.received_signal: Callable[[], signal.Signals | None] = lambda: None
         self._fetches: dict[str, tf.Tensor] = {}
         self._recorder: Recorder | None = None
-        self._recorded = False
-        self.last_step = 0
+        self._recorded, self.last_step = False, 0
+        self._last_call = self._longest_call = 0.0
+        self.signalled: signal.Signals | None = None
+        self.over = False
 
     def begin(self) -> None:
         """Finds the loss and the learning rate in the graph.
@@ -258,12 +249,17 @@ class RecorderHook(tf.estimator.SessionRunHook):
         )
 
     def before_run(self, run_context: Any) -> tf.estimator.SessionRunArgs:
-        """Returns the tensors to fetch together with the training step."""
-        del run_context
+        """Returns the tensors to fetch together with the training step.
+
+        Before the first step, writes the list of variables, the prompts, and our two operative
+        config files. Mesh TensorFlow's hook has already written its own operative config file.
+        """
+        if not self._recorded:
+            self._write_configuration(run_context.session.graph)
         return tf.estimator.SessionRunArgs(self._fetches)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Prints and records the numbers that `before_run` requested.
+        """Prints and records the numbers that `before_run` requested; stops if a reason arose.
 
         Raises:
           UserError: if the loss is not finite.
@@ -283,12 +279,32 @@ class RecorderHook(tf.estimator.SessionRunHook):
         if not self._recorded or due or step >= self.total_steps:
             self._recorder.progress(step, values)
             self._recorded = True
+        now = time.monotonic()
+        if self._last_call:  # the first call includes compilation
+            self._longest_call = max(self._longest_call, now - self._last_call)
+        self._last_call = now
+        self.signalled = self.received_signal()
+        self.over = self.limit.over(self._longest_call)
+        if self.signalled or self.over:
+            run_context.request_stop()
 
     def end(self, session: tf.Session) -> None:
         """Writes the records that are still buffered, if the model directory is in a bucket."""
         del session
         if self._recorder is not None:
             self._recorder.close()
+
+    def _write_configuration(self, graph: tf.Graph) -> None:
+        variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+        shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
+        trained = [v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
+        stock_file = bound("tpu_estimator_model_fn.model_info_file")
+        model_directory.write_model_info(self._model_dir, shapes, trained, stock_file=stock_file)
+        checkpointing.save_operative_config(self._model_dir)
+        mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
+        lengths = bound("run.sequence_length")
+        if isinstance(lengths, Mapping):
+            checkpointing.save_prompts(self._model_dir, mixture, lengths)
 
 
 def _summarised(tag: str) -> tf.Tensor | None:
@@ -297,68 +313,6 @@ def _summarised(tag: str) -> tf.Tensor | None:
         if operation.type == "ScalarSummary" and operation.name.endswith(tag):
             return operation.inputs[1]
     return None
-
-
-class _ConfigHook(tf.estimator.SessionRunHook):
-    """Writes our two operative config files instead of the one from Mesh TensorFlow's hook."""
-
-    def __init__(self, model_dir: str) -> None:
-        self._model_dir: str | None = model_dir
-
-    def before_run(self, run_context: Any) -> None:
-        if self._model_dir:
-            _write_model_info(self._model_dir, run_context.session.graph)
-            checkpointing.save_operative_config(self._model_dir)
-            mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
-            lengths = bound("run.sequence_length")
-            if isinstance(lengths, Mapping):
-                checkpointing.save_prompts(self._model_dir, mixture, lengths)
-            self._model_dir = None
-
-
-def _write_model_info(model_dir: str, graph: tf.Graph) -> None:
-    """Writes the list of variables."""
-    variables = graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
-    shapes = {v.op.name: v.shape.as_list() for v in variables if v.op.name != "global_step"}
-    trained = [v.op.name for v in graph.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES)]
-    stock_file = bound("tpu_estimator_model_fn.model_info_file")
-    model_info.write(model_dir, shapes, trained, stock_file=stock_file)
-
-
-class _StopHook(tf.estimator.SessionRunHook):
-    """Stops training if a signal has arrived or the time limit is near.
-
-    A TPU takes many steps in one call. Training stops only after such a call. The estimator saves a
-    checkpoint when a hook stops training.
-
-    Args:
-      limit: the time limit of the run.
-      received_signal: a function that returns the signal that has arrived; None if there is none.
-
-    Attributes:
-      signalled: the signal that stopped training; None if no signal did.
-      over: whether the time limit stopped training.
-    """
-
-    def __init__(
-        self, limit: TimeLimit, received_signal: Callable[[], signal.Signals | None]
-    ) -> None:
-        self._limit, self._received_signal = limit, received_signal
-        self._last_call = 0.0
-        self._longest = 0.0
-        self.signalled: signal.Signals | None = None
-        self.over = False
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        del run_values
-        now = time.monotonic()
-        if self._last_call:  # the first call includes compilation
-            self._longest = max(self._longest, now - self._last_call)
-        self._last_call = now
-        self.signalled = self._received_signal()
-        self.over = self._limit.over(self._longest)
-        if self.signalled or self.over:
-            run_context.request_stop()
 
 
 class _RecordListener(tf.estimator.CheckpointSaverListener):
@@ -381,29 +335,27 @@ class _RecordListener(tf.estimator.CheckpointSaverListener):
 def _train_with_estimator(
     estimator: Any,
     input_fn: Callable[..., Any],
-    hook: RecorderHook,
-    limit: TimeLimit,
+    hook: TrainingHook,
     hooks: Sequence[tf.estimator.SessionRunHook],
 ) -> None:
-    with watched_signals() as received_signal:
-        stop = _StopHook(limit, received_signal)
+    with watched_signals() as hook.received_signal:
         try:
             estimator.train(
                 input_fn=input_fn,
                 max_steps=hook.total_steps,
-                hooks=[*hooks, stop],
-                saving_listeners=[_RecordListener(estimator.model_dir, limit)],
+                hooks=hooks,
+                saving_listeners=[_RecordListener(estimator.model_dir, hook.limit)],
             )
         except tf.errors.OpError as error:
             raise original(error) from error
     if hook.last_step >= hook.total_steps:
         return
     where = f"step {hook.last_step:,} of {hook.total_steps:,}"
-    if stop.signalled:
+    if hook.signalled:
         saved_in = f"{estimator.model_dir}; the same command resumes from there"
-        exit_by_signal(stop.signalled, where, saved_in)
-    if stop.over:
-        say(f"{limit.verdict}; saved at {where}")
+        exit_by_signal(hook.signalled, where, saved_in)
+    if hook.over:
+        say(f"{hook.limit.verdict}; saved at {where}")
         return
     raise UserError(
         f"the training data ended at {where}: the mixture has too few examples to fill a batch. "

@@ -8,7 +8,7 @@ the training session, and no dropout. Both use the same examples every time. The
 the same fields as a training step, with the prefix `validation_`. A further field is
 `validation_perplexity`, e to the power of the nats per target token.
 
-    tasks = read_tasks("t0_train", "validation", lengths, examples=64, use_cached=True)
+    tasks = read_tasks(data.spec, spec.sequence_length)
     task_fields(tasks, ModelInTraining(spec, graph, session))
     # {"eval/sciq_Multiple_Choice/accuracy": 41.2, ..., "eval/accuracy": 38.0}
 
@@ -37,11 +37,10 @@ from t0.errors import UserError
 from t0.feeding.opening import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import ModelProgram, TrainingGraph, TrainingSpec
-from t0.training.loss_normalization import add_loss_weights
 from t0.training.losses import PARTS
-from t0.training.metric_values import MetricValues, check_names
+from t0.training.metric_values import MetricValues
 from t0.training.recorder import PREFIX, step_fields
-from t0.training.stepping import NO_HELD_OUT, LoopOptions
+from t0.training.stepping import NO_HELD_OUT, LoopOptions, add_loss_weights
 
 # A lowered program: (name -> placeholder, tensor of the result).
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]
@@ -72,33 +71,31 @@ class ModelInTraining:
         self._spec = spec
         self._graph = graph
         self._session = session
-        self._lowered: dict[str, _Lowered] = {}
+        self._lowered: dict[Callable[..., Any], _Lowered] = {}
 
     def decode(self, inputs: np.ndarray) -> np.ndarray:
         """Returns the ids decoded from `inputs`. Ignore the ids after an EOS."""
-        return self._run("decode", _decode, {"inputs": inputs})
+        return self._run(_decode, {"inputs": inputs})
 
     def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns log p(targets | inputs) in nats, summed over the targets' tokens."""
-        return self._run("score", _score, {"inputs": inputs, "targets": targets})
+        return self._run(_score, {"inputs": inputs, "targets": targets})
 
-    def _run(
-        self, name: str, build: Callable[..., Any], values: Mapping[str, np.ndarray]
-    ) -> np.ndarray:
-        if name not in self._lowered:
-            self._lowered[name] = self._lower(build, tuple(values))
-        placeholders, result = self._lowered[name]
+    def _run(self, build: Callable[..., Any], values: Mapping[str, np.ndarray]) -> np.ndarray:
+        if build not in self._lowered:
+            self._lowered[build] = self._lower(build, list(values))
+        placeholders, result = self._lowered[build]
         rows, count = self._spec.batch_size, len(values["inputs"])
-        results = []
-        for start in range(0, count, rows):
-            feed = {
-                placeholders[key]: _pad_rows(value[start : start + rows], rows)
-                for key, value in values.items()
-            }
-            results.append(self._session.run(result, feed))
+        padded = {name: np.pad(x, [(0, -count % rows), (0, 0)]) for name, x in values.items()}
+        results = [
+            self._session.run(
+                result, {placeholders[name]: x[start : start + rows] for name, x in padded.items()}
+            )
+            for start in range(0, count, rows)
+        ]
         return np.concatenate(results)[:count]
 
-    def _lower(self, build: Callable[..., Any], names: tuple[str, ...]) -> _Lowered:
+    def _lower(self, build: Callable[..., Any], names: Sequence[str]) -> _Lowered:
         batch = mtf.Dimension("batch", self._spec.batch_size)
         with (
             self._graph.graph.as_default(),
@@ -135,17 +132,9 @@ def _score(program: ModelProgram, features: Mapping[str, mtf.Tensor], length: in
     )
     vocab_dim = logits.shape.dims[-1]
     present = mtf.cast(mtf.greater(targets, 0), tf.float32)
-    if program.mesh_impl.tensor_dimension_to_mesh_axis(vocab_dim) is None:
-        each = target_log_probabilities(logits, targets, vocab_dim)
-    else:
-        wide = mtf.cast(logits, tf.float32)
-        each = -mtf.layers.softmax_cross_entropy_with_logits(wide, targets, vocab_dim)
+    split = program.mesh_impl.tensor_dimension_to_mesh_axis(vocab_dim) is not None
+    each = target_log_probabilities(logits, targets, vocab_dim, split=split)
     return mtf.reduce_sum(each * present, reduced_dim=targets.shape.dims[-1])
-
-
-def _pad_rows(values: np.ndarray, rows: int) -> np.ndarray:
-    missing = rows - len(values)
-    return np.pad(values, [(0, missing), (0, 0)]) if missing else values
 
 
 @gin.configurable("task_metrics", module="t0")
@@ -165,10 +154,6 @@ class TaskMetrics:
     split: str = "validation"
     examples: int = 64
     use_cached: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.examples < 1:
-            raise UserError(f"task_metrics.examples is {self.examples}; wanted a number above 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,28 +175,36 @@ class TaskExamples:
     postprocessed_targets: Sequence[Any]
 
 
-def read_tasks(
-    mixture_or_task_name: str,
-    split: str,
-    lengths: Mapping[str, int],
-    *,
-    examples: int,
-    use_cached: bool,
-) -> list[TaskExamples]:
-    """Reads the first examples of a mixture's tasks; skips tasks without metrics or the split.
+def read_tasks(training_data: DataSpec | None, lengths: Mapping[str, int]) -> list[TaskExamples]:
+    """Reads the first examples of the tasks in `TaskMetrics`.
+
+    Tasks without metrics, and tasks without the split, are skipped.
+
+    Args:
+      training_data: the specification of the training data; None for a user's own dataset.
+      lengths: feature -> its length in tokens.
 
     Raises:
-      UserError: if the mixture is unknown, or if all of its tasks are skipped.
+      UserError: if the mixture is unknown or not set, or if all of its tasks are skipped.
     """
-    mixture = known_mixture(mixture_or_task_name)
-    tasks = [task for task in seqio.get_subtasks(mixture) if split in task.splits]
+    settings, split = TaskMetrics(), TaskMetrics().split
+    name = settings.mixture_or_task_name or (training_data and training_data.mixture)
+    if name is None:
+        raise UserError(
+            "train_loop.evaluate_every_steps is set, but the training data is not a SeqIO mixture: "
+            "set task_metrics.mixture_or_task_name to a mixture"
+        )
+    use_cached = settings.use_cached
+    if use_cached is None:
+        use_cached = bool(training_data and training_data.use_cached)
+    tasks = [task for task in seqio.get_subtasks(known_mixture(name)) if split in task.splits]
     with_metrics = [task for task in tasks if task.predict_metric_fns or task.score_metric_fns]
     if not with_metrics:
         raise UserError(
-            f"no task of {mixture_or_task_name} has metrics and a split '{split}': set another "
-            "mixture (task_metrics.mixture_or_task_name) or split (task_metrics.split)"
+            f"no task of {name} has metrics and a split '{split}': set another mixture "
+            "(task_metrics.mixture_or_task_name) or split (task_metrics.split)"
         )
-    return [_read(task, split, lengths, examples, use_cached) for task in with_metrics]
+    return [_read(task, split, lengths, settings.examples, use_cached) for task in with_metrics]
 
 
 def _read(
@@ -223,11 +216,13 @@ def _read(
         )
         rows = list(_first(tfds.as_numpy(dataset), examples))
     if not rows:
-        raise UserError(f"the split '{split}' of {task.name} is empty: nothing to evaluate on")
+        raise UserError(
+            f"no examples of {task.name} to evaluate on: the split '{split}' is empty, or "
+            f"task_metrics.examples, {examples}, is not above 0"
+        )
     postprocessed_targets = [
         task.postprocess_fn(_text(task, row), example=row, is_target=True) for row in rows
     ]
-    check_names(task.name, task.predict_metric_fns, postprocessed_targets[0])
     return TaskExamples(
         task=task,
         rows=rows,
@@ -276,14 +271,14 @@ def task_fields(tasks: Sequence[TaskExamples], model: ModelInTraining) -> dict[s
 
 def _measure_task(examples: TaskExamples, model: ModelInTraining) -> dict[str, float]:
     task, values = examples.task, MetricValues(examples.task.name)
-    if task.predict_metric_fns:
-        predictions = _predict(examples, model)
-        for function in task.predict_metric_fns:
-            values.add(function, function(examples.postprocessed_targets, predictions))
+    predictions = _predict(examples, model) if task.predict_metric_fns else []
+    for function in task.predict_metric_fns:
+        values.add(function, function(examples.postprocessed_targets, predictions))
+    scores = []
     if task.score_metric_fns:
         scores = model.score(examples.inputs, examples.targets).tolist()
-        for function in task.score_metric_fns:
-            values.add(function, function(examples.postprocessed_targets, scores))
+    for function in task.score_metric_fns:
+        values.add(function, function(examples.postprocessed_targets, scores))
     return values.numbers
 
 
@@ -322,8 +317,8 @@ class Evaluation:
     ) -> None:
         self._options = options
         self._graph, self._session = graph, session
-        self._rows = spec.batch_size * (spec.ensemble_inputs or 1)
-        self._positions = self._rows * spec.sequence_length["targets"]
+        self._rows = spec.rows
+        self._positions = spec.rows * spec.sequence_length["targets"]
         self._tasks: list[TaskExamples] = []
         self._held_out: list[Mapping[str, np.ndarray]] = []
         if options.validate_every_steps:
@@ -331,33 +326,19 @@ class Evaluation:
             if self._held_out_data is None:
                 raise UserError(NO_HELD_OUT)
         if options.evaluate_every_steps:
-            self._tasks = _read_tasks(spec, data)
+            self._tasks = read_tasks(data.spec, spec.sequence_length)
             self._model = ModelInTraining(spec, graph, session)
-
-    def describe(self) -> list[str]:
-        """Returns the lines that describe the evaluations at the start of a run."""
-        if not self._tasks:
-            return []
-        examples = sum(len(task.rows) for task in self._tasks)
-        return [
-            f"  task metrics every {self._options.evaluate_every_steps:,} steps: "
-            f"{len(self._tasks)} task(s), {examples:,} examples"
-        ]
 
     def measure(self, step: int, *, last: bool) -> dict[str, float]:
         """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
         fields = {}
-        if _due(self._options.validate_every_steps, step, last):
+        every = self._options.validate_every_steps
+        if every and (last or step % every == 0):
             fields |= self._loss()
-        if _due(self._options.evaluate_every_steps, step, last):
+        every = self._options.evaluate_every_steps
+        if every and (last or step % every == 0):
             fields |= task_fields(self._tasks, self._model)
         return fields
-
-    def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
-        loss = not self._options.validate_every_steps or "validation_loss" in fields
-        tasks = any(name.startswith(PREFIX) for name in fields)
-        return loss and (tasks or not self._options.evaluate_every_steps)
 
     def _loss(self) -> dict[str, float]:
         count = self._options.validation_batches
@@ -374,26 +355,3 @@ class Evaluation:
         fields = step_fields(values, self._positions * count)
         fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
         return {f"validation_{name}": value for name, value in fields.items()}
-
-
-def _due(every: int | None, step: int, last: bool) -> bool:
-    return bool(every) and (last or step % every == 0)
-
-
-def _read_tasks(spec: TrainingSpec, data: Any) -> list[TaskExamples]:
-    settings = TaskMetrics()
-    data_spec: DataSpec | None = data.spec
-    mixture = settings.mixture_or_task_name or (data_spec and data_spec.mixture)
-    if mixture is None:
-        raise UserError(
-            "train_loop.evaluate_every_steps is set, but the training data is not a SeqIO mixture: "
-            "set task_metrics.mixture_or_task_name to a mixture"
-        )
-    cached = settings.use_cached
-    return read_tasks(
-        mixture,
-        settings.split,
-        spec.sequence_length,
-        examples=settings.examples,
-        use_cached=bool(data_spec and data_spec.use_cached) if cached is None else cached,
-    )

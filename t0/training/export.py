@@ -19,8 +19,6 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.files.any_path import any_path
-from t0.mesh import formulas
-from t0.mesh.costs import model_shape
 
 
 def check(folder: str, *, vocabulary: Any) -> None:
@@ -31,9 +29,10 @@ def check(folder: str, *, vocabulary: Any) -> None:
       vocabulary: one vocabulary, or (inputs, targets).
 
     Raises:
-      UserError: if the folder exists, if its disk is too small, or if the model is not a T5.
+      UserError: if the folder exists, if its disk is full, or if the epsilon or the vocabulary
+        cannot be exported.
     """
-    check_destination(any_path(folder), _model_bytes(vocabulary))
+    check_destination(any_path(folder), 0)
     operative_config.check_epsilon(bound(operative_config.EPSILON), "--export_hf: the run")
     with _tokenizer(mesh_utils.inputs_vocabulary(vocabulary)) as path:
         if path and (reason := tokenizer.unexportable(path)):
@@ -64,24 +63,6 @@ def export(folder: str, *, model_dir: str, vocabulary: Any) -> None:
         f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors, "
         f"{report.nbytes / 1e9:,.2f} GB" + ("" if pieces else ", no tokenizer")
     )
-
-
-def _model_bytes(vocabulary: Any) -> int:
-    model = mesh_utils.build_model(
-        model_type=bound("run.model_type", "bitransformer"),
-        input_vocab_size=mesh_utils.inputs_vocabulary(vocabulary).vocab_size,
-        output_vocab_size=mesh_utils.targets_vocabulary(vocabulary).vocab_size,
-        layout_rules=None,
-        mesh_shape=None,
-    )
-    try:
-        shape = model_shape(model)
-    except UserError:
-        raise UserError(
-            "--export_hf writes T5's encoder-decoders with equal layers; the configured model is "
-            "different"
-        ) from None
-    return formulas.parameters(shape) * mesh_utils.get_variable_dtype().master_dtype.size
 
 
 @contextlib.contextmanager

@@ -9,30 +9,44 @@ build its estimator, and variables have Mesh TensorFlow's names and shapes.
 
 Variables are resource variables, and a step reads each variable exactly once. With TensorFlow 1's
 reference variables, or with one read per operation, a variable could be updated before a gradient
-reads it. Then two runs with the same settings could differ. Dropout depends only on the seed and
-the step (see `randomness`).
+reads it. Then two runs with the same settings could differ.
+
+For dropout, Mesh TensorFlow asks the mesh for random tensors. Its own placement mesh draws them
+from TensorFlow's generators, whose state is not saved in checkpoints. `SeededMesh` computes each
+random tensor from (seed, number of the operation, slice of the tensor, step, microbatch), so that a
+resumed run continues exactly.
 """
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from t0.compat import mesh_utils, mtf, transformer
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
-from t0.mesh.compiled import loops
-from t0.mesh.fused import fused
+from t0.mesh.fused import fused, loops
 from t0.training import losses, optimizers
-from t0.training.loss_normalization import LOSS_WEIGHTS
-from t0.training.randomness import SeededMesh
+from t0.training.stepping import LOSS_WEIGHTS
 
 # The parameters of Mesh TensorFlow's model function that our loop supports. gin can bind them.
-_OF_MODEL_FN = ("outer_batch_size", "init_variable_filter", "model_info_file")
+_OF_MODEL_FN = (
+    *("outer_batch_size", "init_variable_filter", "model_info_file"),
+    *("init_checkpoint", "variable_filter"),
+)
 # The entries of `TrainingGraph.metrics`, in this order.
 METRICS = ("loss", *losses.PARTS, "learning_rate", "gradient_square", "weight_square")
+# The maximum number of microbatches of a step. With more microbatches, random numbers would repeat.
+_MICROBATCHES = 1 << 20
+
+_STATELESS: dict[Any, Callable[..., tf.Tensor]] = {
+    tf.random.uniform: tf.random.stateless_uniform,
+    tf.random.normal: tf.random.stateless_normal,
+    tf.random.truncated_normal: tf.random.stateless_truncated_normal,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +106,20 @@ class TrainingSpec:
         field_names = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in arguments.items() if name in field_names}
         for name in _OF_MODEL_FN:
-            value = bound(f"tpu_estimator_model_fn.{name}")
-            if value is not None:
+            value = values.get(name) or bound(f"tpu_estimator_model_fn.{name}")
+            if value:
                 values[name] = value
-        for name in ("init_checkpoint", "variable_filter"):
-            values[name] = values.get(name) or bound(f"tpu_estimator_model_fn.{name}")
-        values["outer_batch_size"] = values.get("outer_batch_size") or 1
         size = values["mesh_shape"].size
         return cls(mesh_devices=list(mesh_devices or [""] * size), **values)
+
+    @property
+    def rows(self) -> int:
+        """The number of sequences of a global batch, counted for each model of an ensemble."""
+        return self.batch_size * (self.ensemble_inputs or 1)
+
+    def length(self, feature: str) -> int:
+        """Returns the length of a feature, such as "inputs_segmentation", in tokens."""
+        return self.sequence_length[feature.split("_")[0]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +136,6 @@ class TrainingGraph:
       step: the variable of the global step.
       trained: the names of the model's variables.
       slots: the names of the optimizer's variables.
-      axes: the name of a variable -> the names of its axes.
       to_masters: the operation that copies the slices to the masters, the variables in checkpoints.
       to_slices: the operation that copies the masters to the slices.
       parameters: the number of the model's parameters.
@@ -136,7 +155,6 @@ class TrainingGraph:
     step: tf.Variable
     trained: tuple[str, ...]
     slots: tuple[str, ...]
-    axes: Mapping[str, Sequence[str]]
     to_masters: tf.Operation
     to_slices: tf.Operation
     parameters: int
@@ -144,6 +162,77 @@ class TrainingGraph:
     microbatches: int
     make_program: Callable[[], "ModelProgram"]
     gradients: Callable[[], Mapping[str, tf.Tensor]]
+
+
+class SeededMesh(mtf.placement_mesh_impl.PlacementMeshImpl):
+    """A placement mesh with reproducible random operations.
+
+    Args:
+      shape: the shape of the mesh.
+      layout: the layout rules.
+      devices: the device of each mesh position.
+      seed: the run's seed.
+      step: an int64 scalar tensor, the step that the graph computes.
+    """
+
+    def __init__(
+        self, shape: Any, layout: Any, devices: Sequence[str], *, seed: int, step: tf.Tensor
+    ) -> None:
+        super().__init__(shape, layout, list(devices))
+        self._seed = seed
+        self._step = step
+        self._drawn = 0
+        self._lowering: mtf.Lowering | None = None
+        # Identifies the microbatch that is being built. It is an integer scalar of the mesh, which
+        # differs between the microbatches of a step.
+        self.microbatch: mtf.Tensor | None = None
+
+    def lower(self, graph: mtf.Graph, mesh: mtf.Mesh, log_file: str | None = None) -> mtf.Lowering:
+        """Lowers `graph`, a Mesh TensorFlow graph whose only mesh is `mesh`."""
+        return _Lowering(self, graph, mesh, log_file)
+
+    def random(
+        self, shape: mtf.Shape, tf_fn: Callable[..., tf.Tensor], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Draws a random tensor of `shape`. Replicas of a slice get the same values."""
+        self._drawn += 1
+        number = self._drawn
+        draw = _STATELESS[tf_fn]
+        slice_shape = self.slice_shape(shape)
+
+        def of_slice(position: int) -> tf.Tensor:
+            text = f"{self._seed} {number} {self.slice_begin(shape, position)}"
+            key = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+            counter = self._step * _MICROBATCHES + self._microbatch_at(position)
+            return draw(slice_shape, seed=tf.stack([tf.constant(key, tf.int64), counter]), **kwargs)
+
+        return self.slicewise(of_slice, self.laid_out_pnum())
+
+    def _microbatch_at(self, position: int) -> tf.Tensor:
+        if self.microbatch is None:
+            return tf.constant(0, tf.int64)
+        lowered = self._lowering.tensors[self.microbatch].to_laid_out_tensor()
+        return tf.cast(lowered.tensor_list[position], tf.int64)
+
+
+class _Lowering(mtf.Lowering):
+    def __init__(
+        self, mesh_impl: SeededMesh, graph: mtf.Graph, mesh: mtf.Mesh, log_file: str | None
+    ) -> None:
+        mesh_impl._lowering = self
+        super().__init__(graph, {mesh: mesh_impl}, autostack=False, log_file=log_file)
+
+    def set_tensor_lowering(self, x: mtf.Tensor, laid_out_tensor: Any) -> None:
+        """Makes all operations of a step share one read of each variable.
+
+        In Mesh TensorFlow, each operation reads the variable again. So a gradient could read the
+        variable after its update in the same step.
+        """
+        if isinstance(x.operation, mtf.Variable):
+            laid_out_tensor = laid_out_tensor.from_tensor_list(
+                [tf.identity(piece) for piece in laid_out_tensor.tensor_list]
+            )
+        super().set_tensor_lowering(x, laid_out_tensor)
 
 
 def build(
@@ -164,10 +253,53 @@ def build(
       activations: the type of activations.
       validates: whether to also build the held-out loss. It takes a quarter of the build time.
     """
-    with tf.Graph().as_default() as graph:
+    with (
+        tf.Graph().as_default() as graph,
+        tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
+    ):
         tf.set_random_seed(seed)
-        with tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
-            return _build(graph, spec, features, seed, activations, validates)
+        model = _model(spec)
+        step = tf.train.get_or_create_global_step()
+        now = tf.identity(step)
+        placeholders, types = _placeholders(spec, features), _types(activations)
+
+        def make_program() -> ModelProgram:
+            return ModelProgram(spec, model, types, seed=seed, step=now)
+
+        train = make_program()
+        values, rate, gradients, operations = train.updates(placeholders, now)
+        with loops(as_functions=True):  # XLA compiles only functions
+            lowering = train.lower(spec.model_info_file)
+        numbers = {
+            name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
+        }
+        numbers["learning_rate"] = tf.cast(rate, tf.float32)
+        metrics = tf.stack([numbers[name] for name in METRICS])
+        with tf.control_dependencies([lowering.lowered_operation(op) for op in operations]):
+            done = tf.assign_add(step, 1)
+        if hasattr(model, "initialize"):
+            model.initialize()
+        validate, to_slices = None, [lowering.copy_masters_to_slices()]
+        if validates:
+            validate, lowered = _lower_held_out(make_program(), placeholders)
+            to_slices.append(lowered.copy_masters_to_slices())
+        return TrainingGraph(
+            graph=graph,
+            features=placeholders,
+            metrics=metrics,
+            train=done.op if hasattr(done, "op") else done,
+            validate=validate,
+            step=step,
+            trained=tuple(v.name for v in train.graph.trainable_variables),
+            slots=tuple(v.name for v in train.graph.all_variables if not v.trainable),
+            to_masters=lowering.copy_slices_to_masters(),
+            to_slices=tf.group(*to_slices),
+            parameters=sum(v.shape.size for v in train.graph.trainable_variables),
+            slices=_wider_slices(lowering),
+            microbatches=train.microbatches,
+            make_program=make_program,
+            gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in gradients.items()},
+        )
 
 
 def call_step(
@@ -178,105 +310,9 @@ def call_step(
     Nothing is lowered or computed. The arguments are those of `build`.
     """
     with tf.Graph().as_default(), tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
-        _step(spec, _model(spec), features, seed=seed, activations=activations)
-
-
-class _UnloweredStep(NamedTuple):
-    """A training step in Mesh TensorFlow, before it is lowered."""
-
-    global_step: tf.Variable
-    placeholders: dict[str, tf.Tensor]
-    make_program: Callable[[], "ModelProgram"]
-    program: "ModelProgram"
-    values: dict[str, mtf.Tensor]
-    rate: Any
-    trained: list[mtf.Variable]
-    gradients: list[mtf.Tensor | None]
-    updates: optimizers.Updates
-
-
-def _step(
-    spec: TrainingSpec, model: Any, features: Sequence[str], *, seed: int, activations: tf.DType
-) -> _UnloweredStep:
-    step = tf.train.get_or_create_global_step()
-    now = tf.identity(step)
-    placeholders = {
-        name: tf.placeholder(
-            tf.float32 if name == LOSS_WEIGHTS else tf.int32,
-            [_rows(spec), _length(spec, name)],
-            name,
-        )
-        for name in features
-    }
-    types = mesh_utils.get_variable_dtype()
-    types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
-
-    def make_program() -> ModelProgram:
-        mesh_impl = SeededMesh(*_mesh(spec), seed=seed, step=now)
-        return ModelProgram(spec, model, types, mesh_impl)
-
-    train = make_program()
-    values, gradients = train.loss_and_gradients(placeholders)
-    rate = _learning_rate(spec, now)
-    trained, trained_gradients = _filter_trained(spec, train.graph.trainable_variables, gradients)
-    updates = optimizers.apply_updates(
-        spec.optimizer(learning_rate=rate), trained_gradients, trained, mesh_impl=train.mesh_impl
-    )
-    return _UnloweredStep(
-        step, placeholders, make_program, train, values, rate, trained, trained_gradients, updates
-    )
-
-
-def _build(
-    graph: tf.Graph,
-    spec: TrainingSpec,
-    features: Sequence[str],
-    seed: int,
-    activations: tf.DType,
-    validates: bool,
-) -> TrainingGraph:
-    model = _model(spec)
-    unlowered = _step(spec, model, features, seed=seed, activations=activations)
-    step, placeholders, make_program, train, values, rate, trained, trained_gradients, updates = (
-        unlowered
-    )
-    values |= {"gradient_square": updates.gradient_square, "weight_square": updates.weight_square}
-    with loops(as_functions=True):  # XLA compiles only functions
-        lowering = train.lower(spec.model_info_file)
-    numbers = {
-        name: tf.cast(lowering.export_to_tf_tensor(x), tf.float32) for name, x in values.items()
-    }
-    numbers["learning_rate"] = tf.cast(rate, tf.float32)
-    metrics = tf.stack([numbers[name] for name in METRICS])
-    gradient_of = {
-        v.name: g for v, g in zip(trained, trained_gradients, strict=True) if g is not None
-    }
-    with tf.control_dependencies([lowering.lowered_operation(op) for op in updates.operations]):
-        done = tf.assign_add(step, 1)
-    if hasattr(model, "initialize"):
-        model.initialize()
-    validate, to_slices = None, [lowering.copy_masters_to_slices()]
-    if validates:
-        validate, lowered = _lower_held_out(make_program(), placeholders)
-        to_slices.append(lowered.copy_masters_to_slices())
-    return TrainingGraph(
-        graph=graph,
-        features=placeholders,
-        metrics=metrics,
-        train=done.op if hasattr(done, "op") else done,
-        validate=validate,
-        step=step,
-        trained=tuple(v.name for v in train.graph.trainable_variables),
-        slots=tuple(v.name for v in train.graph.all_variables if not v.trainable),
-        axes={v.name: v.shape.dimension_names for v in train.graph.all_variables},
-        to_masters=lowering.copy_slices_to_masters(),
-        to_slices=tf.group(*to_slices),
-        parameters=sum(v.shape.size for v in train.graph.trainable_variables),
-        slices=_wider_slices(lowering),
-        microbatches=train.microbatches,
-        make_program=make_program,
-        gradients=lambda: {n: lowering.export_to_tf_tensor(g) for n, g in gradient_of.items()},
-    )
+        step = tf.train.get_or_create_global_step()
+        program = ModelProgram(spec, _model(spec), _types(activations), seed=seed, step=step)
+        program.updates(_placeholders(spec, features), step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,16 +347,10 @@ def build_held_out(
         tf.Graph().as_default() as graph,
         tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
     ):
-        placeholders = {
-            name: tf.placeholder(tf.int32, [spec.batch_size, _length(spec, name)], name)
-            for name in features
-        }
-        types = mesh_utils.get_variable_dtype()
-        types = mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
-        mesh_impl = SeededMesh(*_mesh(spec), seed=0, step=tf.constant(0, tf.int64))
-        values, lowering = _lower_held_out(
-            ModelProgram(spec, _model(spec), types, mesh_impl), placeholders
-        )
+        placeholders = _placeholders(spec, features)
+        step = tf.constant(0, tf.int64)
+        program = ModelProgram(spec, _model(spec), _types(activations), seed=0, step=step)
+        values, lowering = _lower_held_out(program, placeholders)
         return HeldOutGraph(graph, placeholders, values, lowering.copy_masters_to_slices())
 
 
@@ -344,35 +374,24 @@ def _model(spec: TrainingSpec) -> Any:
     )
 
 
-def _mesh(spec: TrainingSpec) -> tuple[Any, Any, Sequence[str]]:
-    return spec.mesh_shape, spec.layout_rules, spec.mesh_devices
+def _types(activations: tf.DType) -> mtf.VariableDType:
+    types = mesh_utils.get_variable_dtype()
+    return mtf.VariableDType(types.master_dtype, types.slice_dtype, activations)
 
 
-def _rows(spec: TrainingSpec) -> int:
-    return spec.batch_size * (spec.ensemble_inputs or 1)
+def _placeholders(spec: TrainingSpec, features: Sequence[str]) -> dict[str, tf.Tensor]:
+    types = {LOSS_WEIGHTS: tf.float32}
+    return {
+        name: tf.placeholder(types.get(name, tf.int32), [spec.rows, spec.length(name)], name)
+        for name in features
+    }
 
 
-def _length(spec: TrainingSpec, feature: str) -> int:
-    # "inputs_segmentation" has the length of "inputs".
-    return spec.sequence_length[feature.split("_")[0]]
-
-
-def _learning_rate(spec: TrainingSpec, step: tf.Tensor) -> Any:
-    schedule = spec.learning_rate_schedule
-    return schedule(step=step) if callable(schedule) else schedule
-
-
-def _filter_trained(
-    spec: TrainingSpec, variables: Sequence[mtf.Variable], gradients: Sequence[mtf.Tensor | None]
-) -> tuple[list[mtf.Variable], list[mtf.Tensor | None]]:
-    is_trained: Callable[[mtf.Variable], Any] = lambda variable: True  # noqa: E731
-    if isinstance(spec.variable_filter, str):
-        pattern = re.compile(spec.variable_filter)
-        is_trained = lambda variable: pattern.search(variable.name)  # noqa: E731
-    elif spec.variable_filter is not None:
-        is_trained = spec.variable_filter
-    chosen = [(v, g) for v, g in zip(variables, gradients, strict=True) if is_trained(v)]
-    return [v for v, _ in chosen], [g for _, g in chosen]
+def _is_trained(spec: TrainingSpec, variable: mtf.Variable) -> bool:
+    chosen = spec.variable_filter
+    if isinstance(chosen, str):
+        return re.search(chosen, variable.name) is not None
+    return chosen is None or bool(chosen(variable))
 
 
 def _wider_slices(lowering: mtf.Lowering) -> dict[str, tf.Variable]:
@@ -391,24 +410,31 @@ class ModelProgram:
       spec: the model, the batch and the optimizer.
       model: Mesh TensorFlow's model.
       types: the types of variables and activations.
-      mesh_impl: the mesh on which the graph is lowered.
+      seed: the seed of dropout.
+      step: an int64 scalar tensor, the step that the graph computes.
     """
 
     def __init__(
-        self, spec: TrainingSpec, model: Any, types: mtf.VariableDType, mesh_impl: SeededMesh
+        self,
+        spec: TrainingSpec,
+        model: Any,
+        types: mtf.VariableDType,
+        *,
+        seed: int,
+        step: tf.Tensor,
     ) -> None:
         self._spec = spec
         self.model = model
         self.types = types
-        self.mesh_impl = mesh_impl
+        self.mesh_impl = SeededMesh(
+            spec.mesh_shape, spec.layout_rules, spec.mesh_devices, seed=seed, step=step
+        )
         self.graph = mtf.Graph()
         self.microbatches = 1
         self.mesh = mtf.Mesh(self.graph, "my_mesh")
         outer = spec.outer_batch_size
         self._batch_dim = mtf.Dimension("batch", spec.batch_size // outer)
-        self._batch_dims = [self._batch_dim]
-        if outer > 1 or spec.outer_batch_size:
-            self._batch_dims.insert(0, mtf.Dimension("outer_batch", outer))
+        self._batch_dims = [mtf.Dimension("outer_batch", outer), self._batch_dim]
 
     def lower(self, log_file: str | None = None) -> mtf.Lowering:
         """Lowers this Mesh TensorFlow graph into the default TensorFlow graph."""
@@ -456,13 +482,36 @@ class ModelProgram:
         )
         return values, gradients
 
+    def updates(
+        self, placeholders: Mapping[str, tf.Tensor], step: tf.Tensor
+    ) -> tuple[dict[str, mtf.Tensor], Any, dict[str, mtf.Tensor], list[mtf.Operation]]:
+        """Returns scalars, the learning rate, gradients before clipping, and the assignments.
+
+        The scalars are the result of `loss` and the sums of squares for `METRICS`. The gradients
+        are a mapping from the name of a trained variable.
+        """
+        values, gradients = self.loss_and_gradients(placeholders)
+        rate = self._spec.learning_rate_schedule
+        rate = rate(step=step) if callable(rate) else rate
+        pairs = zip(self.graph.trainable_variables, gradients, strict=True)
+        gradient_of = {v: g for v, g in pairs if _is_trained(self._spec, v)}
+        operations, gradient_square, weight_square = optimizers.apply_updates(
+            self._spec.optimizer(learning_rate=rate),
+            list(gradient_of.values()),
+            list(gradient_of),
+            mesh_impl=self.mesh_impl,
+        )
+        values |= {"gradient_square": gradient_square, "weight_square": weight_square}
+        named = {v.name: g for v, g in gradient_of.items() if g is not None}
+        return values, rate, named, operations
+
     def _features(self, placeholders: Mapping[str, tf.Tensor]) -> dict[str, mtf.Tensor]:
         spec = self._spec
         ensemble = spec.ensemble_inputs
         outer_dims = [mtf.Dimension("ensemble", ensemble)] if ensemble else []
         features = {}
         for name, tensor in placeholders.items():
-            length = mtf.Dimension("length", _length(spec, name))
+            length = mtf.Dimension("length", spec.length(name))
             shape = mtf.Shape([*outer_dims, *self._batch_dims, length])
             tensor = tf.reshape(tensor, shape.to_integer_list)
             features[name] = mtf.import_fully_replicated(self.mesh, tensor, shape, name=name)

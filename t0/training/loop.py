@@ -10,38 +10,23 @@ checkpoint before the first step if there is none.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import checkpoint_files, names
-from t0.checkpoints.shape import ModelShape, combined, read_shape
-from t0.compat import gin, mtf
-from t0.compat import tf as tf2
+from t0.checkpoints import checkpoint_files
+from t0.compat import gin
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
-from t0.mesh import formulas
-from t0.mesh.batch import replicas
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import checkpointing, model_directory, model_info, start_report, stepping
-from t0.training.checkpointing import Checkpoints, Keep
+from t0.training import checkpointing, model_directory, recorder, stepping
+from t0.training.checkpointing import Checkpoints, Keep, warm_start
 from t0.training.evaluation import Evaluation
 from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build
-from t0.training.loss_normalization import LOSS_WEIGHTS
-from t0.training.start_report import (
-    Memory,
-    RunSize,
-    memory_line,
-    random_line,
-    restored_line,
-    slots_line,
-)
-from t0.training.stepping import Stepping
-from t0.training.stopping import TimeLimit
-from t0.training.warm_start import warm_start
+from t0.training.recorder import RunSize, random_line, restored_line, slots_line
+from t0.training.stepping import LOSS_WEIGHTS, Stepping, TimeLimit
 
 Data = TrainingData | DatasetBatches
 # The options that also have an effect on a TPU, where TensorFlow's estimator trains instead of this
@@ -49,7 +34,6 @@ Data = TrainingData | DatasetBatches
 LoopOptions = gin.external_configurable(
     stepping.LoopOptions, "train_loop", module="t0", denylist=["train_steps"]
 )
-_MEMORY_METHOD = "by formula, within 30%"
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 
@@ -130,12 +114,14 @@ class _Session:
     ) -> None:
         self._spec, self._data = spec, data
         self._graph, self._session = graph, session
-        self._activation_bytes = activation_dtype(options.activation_dtype).size
         self.keep = Keep(spec.keep_checkpoint_max)
-        rows = spec.batch_size * (spec.ensemble_inputs or 1)
-        self.size = RunSize(rows, spec.sequence_length, graph.parameters)
+        self.size = RunSize(spec.rows, spec.sequence_length, graph.parameters)
         self._checkpoints = Checkpoints(spec.model_dir, graph, session, self.keep)
-        self._evaluation = Evaluation(spec, data, options, graph=graph, session=session)
+        self.save, self.infinite_weights = (
+            self._checkpoints.save,
+            self._checkpoints.infinite_weights,
+        )
+        self.evaluate = Evaluation(spec, data, options, graph=graph, session=session).measure
 
     def start(self, stepping: Stepping, options: LoopOptions, time_limit: TimeLimit) -> None:
         """Fills the variables, reports their origin, and compares the configuration."""
@@ -155,7 +141,7 @@ class _Session:
         graph, shapes = self._graph, self._checkpoints.variables
         variables = {name: shapes[name][0] for name in (*graph.trained, *graph.slots)}
         stock_file = self._spec.model_info_file
-        model_info.write(model_dir, variables, graph.trained, graph.axes, stock_file=stock_file)
+        model_directory.write_model_info(model_dir, variables, graph.trained, stock_file=stock_file)
         if self._data.spec:
             mixture, lengths = self._data.spec.mixture, self._data.spec.lengths
             checkpointing.save_prompts(model_dir, mixture, lengths)
@@ -190,50 +176,22 @@ class _Session:
         """Runs one step and returns the values of `graph.METRICS`."""
         return one_step(self._session, self._graph, batch)
 
-    def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
-        """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
-        return self._evaluation.measure(step, last=last)
-
-    def all_kinds_in(self, fields: Mapping[str, float]) -> bool:
-        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
-        return self._evaluation.all_kinds_in(fields)
-
-    def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
-        """Writes a checkpoint."""
-        self._checkpoints.save(step, record, best)
-
     def checkpoint(self, step: int) -> str:
         """Returns the checkpoint path of a step."""
         return checkpoint_files.checkpoint_path(self._spec.model_dir, step)
 
     def start_lines(self, first: int, last: int) -> list[str]:
-        """Returns the lines that report the run's size and its evaluation."""
-        spec, graph = self._spec, self._graph
-        lines = start_report.lines(
-            first,
-            last,
-            self.size,
-            microbatches=graph.microbatches,
-            memory=memory_text(spec, graph, self._activation_bytes),
-            data=self._data,
+        """Returns the lines that report the run's size."""
+        return recorder.start_lines(
+            first, last, self.size, microbatches=self._graph.microbatches, data=self._data
         )
-        return [*lines, *self._evaluation.describe()]
 
     def ideal_seconds(self) -> None:
         """Returns None, because this engine does not know the peak FLOP/s of the devices."""
 
-    def gpu_peaks(self) -> Sequence[int]:
-        """Returns the peak memory of each GPU so far, in bytes."""
-        names = (f"GPU:{number}" for number in range(len(visible_gpus())))
-        return [tf2.config.experimental.get_memory_info(name)["peak"] for name in names]
-
     def max_over_processes(self, number: int) -> int:
         """Returns the number itself, because there is only one process."""
         return int(number)
-
-    def infinite_weights(self) -> list[str]:
-        """Returns the names of weights that contain NaN or infinity."""
-        return self._checkpoints.infinite_weights()
 
 
 def one_step(
@@ -255,95 +213,19 @@ def session_config(devices: Sequence[str]) -> tf.ConfigProto:
     return tf.ConfigProto(allow_soft_placement=True, device_count={"CPU": max(cpus, default=1)})
 
 
-def check_input_options(*, skip_seen_data: bool, checkpoint_input_pipeline: bool) -> None:
-    """Checks that at most one of two options of Mesh TensorFlow is set.
-
-    With either option, a restarted run continues at the position in the data that it had reached.
-    Our own loop does not need these options.
-
-    Raises:
-      UserError: if both options are set.
-    """
-    if skip_seen_data and checkpoint_input_pipeline:
-        raise UserError("set only one of run.skip_seen_data and run.checkpoint_input_pipeline")
-
-
 def check_devices(names: Sequence[str]) -> None:
     """Checks that the GPUs of a mesh exist.
 
     Raises:
       UserError: if TensorFlow does not find one of the GPUs.
     """
-    requested = {match[0].lower() for match in map(_DEVICE.search, names) if match}
-    missing = sorted(name for name in requested if name.startswith("gpu")) if requested else []
-    visible = visible_gpus() if missing else []
-    missing = [name for name in missing if name not in visible]
+    matches = [match for match in map(_DEVICE.search, names) if match]
+    gpus = sorted({match[0].lower() for match in matches if match[1].lower() == "gpu"})
+    visible = visible_gpus() if gpus else []
+    missing = [name for name in gpus if name not in visible]
     if missing:
         raise UserError(
             f"run.mesh_devices names {', '.join(missing)}, but TensorFlow sees "
             f"{', '.join(visible) or 'no GPU'}. See `t0 doctor`; to run on the CPU, bind "
             "run.mesh_devices = None and run.mesh_shape = ''"
         )
-
-
-def memory_text(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> str:
-    """Returns the line about memory that is printed at the start of a run.
-
-    Args:
-      spec: the model, the batch and the optimizer.
-      graph: the lowered step of `spec`.
-      bytes_each: the size of one activation in bytes.
-    """
-    try:
-        memory = step_memory(spec, graph, bytes_each)
-    except UserError:
-        return "  memory: not estimated; the formulas are for T5's encoder-decoder"
-    return memory_line(memory, devices=spec.mesh_shape.size, how=_MEMORY_METHOD)
-
-
-def step_memory(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> Memory:
-    """Estimates the memory of all devices with the formulas of `t0.mesh.formulas`.
-
-    Args:
-      spec: the model, the batch and the optimizer.
-      graph: the lowered step of `spec`.
-      bytes_each: the size of one activation in bytes.
-
-    Raises:
-      UserError: if the model is not a T5.
-    """
-    shape = _model_shape(graph)
-    rows = spec.batch_size // replicas(spec.mesh_shape, spec.layout_rules)
-    share = formulas.Share(
-        rows=rows // graph.microbatches,
-        inputs=spec.sequence_length["inputs"],
-        targets=spec.sequence_length["targets"],
-        bytes_each=bytes_each,
-        split={
-            name: mtf.tensor_dim_to_mesh_dim_size(
-                spec.layout_rules, spec.mesh_shape, mtf.Dimension(name, 0)
-            )
-            for name in ("heads", "d_ff", "vocab", "d_model")
-        },
-    )
-    weights = formulas.weights_on_device(shape, share.split)
-    slots = formulas.slots_on_device(shape, share.split) if graph.slots else 0
-    narrow = bytes_each < formulas.FLOAT32_BYTES
-    # The update needs as much memory as the weights, in addition to the weights themselves. If
-    # activations have a narrower type, there is also a copy of the weights in that type.
-    step = weights * (formulas.FLOAT32_BYTES + (bytes_each if narrow else 0))
-    step += weights * bytes_each if graph.microbatches > 1 else 0
-    step += formulas.stored_bytes(shape, share, formulas.TENSORFLOW)
-    devices = spec.mesh_shape.size
-    return Memory(devices * formulas.FLOAT32_BYTES * (weights + slots), devices * step)
-
-
-def _model_shape(graph: TrainingGraph) -> ModelShape:
-    variables = {v.op.name: v for v in graph.graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)}
-    shapes = {
-        names.from_mtf(name) or name: tuple(variables[name].shape.as_list())
-        for name in graph.trained
-    }
-    if unknown := [name for name in shapes if names.row_of(name) is None]:
-        raise UserError(f"{unknown[0]} is not a variable of a T5")
-    return read_shape({name: combined(name, shape) for name, shape in shapes.items()})

@@ -18,8 +18,8 @@ from typing import Any
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.mesh.compiled import row_max, row_sum, xla_compiled
-from t0.training.loss_normalization import check_no_other_normalization
+from t0.mesh.fused import row_max, row_sum, xla_compiled
+from t0.training.stepping import check_no_other_normalization
 
 # The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens,
 # correct tokens except EOS, target tokens except EOS. EOS is the easiest token to predict.
@@ -51,9 +51,8 @@ def computed_in_float32(
     sums: dict[str, mtf.Tensor] = {}
     stack = getattr(model, "decoder", model)
     if loss_weights is not None:
-        check_no_other_normalization(
-            loss_fn=stack._loss_fn, loss_denominator=stack._loss_denominator
-        )
+        settings = {"loss_fn": stack._loss_fn, "loss_denominator": stack._loss_denominator}
+        check_no_other_normalization({f"Unitransformer.{n}": x for n, x in settings.items()})
     if getattr(stack, "_loss_fn", model) is not None:
         yield sums
         return

@@ -13,10 +13,8 @@ The original T5 code only accepts metrics whose values are numbers. SeqIO's eval
 names in nested dictionaries are joined with "/".
 """
 
-import contextlib
 import numbers
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from t0.errors import UserError
@@ -68,27 +66,6 @@ class MetricValues:
         """Yields a line for each value that is not a number."""
         for name, kind in self.others.items():
             yield f"{self._task}: metric '{name}' is not a number ({kind}) and is left out"
-
-
-def check_names(task: str, metric_fns: Sequence[Metric], target: Any) -> None:
-    """Checks before decoding that all values of the metrics have different names.
-
-    Args:
-      task: the task's name.
-      metric_fns: the task's prediction metrics.
-      target: a postprocessed target. The metrics are called with it as target and as prediction. If
-        a metric fails with it, `MetricValues.add` checks the metric's names later.
-
-    Raises:
-      UserError: if two metrics return a value with the same name.
-    """
-    values = MetricValues(task)
-    for metric in metric_fns if len(metric_fns) > 1 else ():
-        returned: Any = {}
-        with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # many metrics warn about a single example
-            returned = metric([target], [target])
-        values.add(metric, returned)
 
 
 def _flat(returned: Any, name: str) -> Iterator[tuple[str, Any]]:

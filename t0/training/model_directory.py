@@ -14,6 +14,17 @@ locks, there is no lock.
 `configuration.json` holds gin's values as text. If a run is started again, it compares its current
 values with the recorded values. `t0.training.checkpointing` registers `Keep` with gin, as
 `keep_checkpoints`. Both engines use this module. It needs neither TensorFlow nor gin.
+
+`write_model_info` writes model-info.txt, which lists a model's variables and its optimizer's slots
+as T5X does. Names and shapes are those of Mesh TensorFlow:
+
+    shapes = {"shared/embedding": (256, 64), "shared/embedding_slot_vc": (256,)}
+    write_model_info("/models/tiny", shapes, weights=["shared/embedding"])
+
+    Variable    shared/embedding    size 16384    shape (vocab=256, d_model=64)
+    Total number of parameters: 16384
+
+    Variable    shared/embedding_slot_vc    size 256    shape (vocab=256)
 """
 
 import contextlib
@@ -22,15 +33,17 @@ import datetime
 import errno
 import fcntl
 import json
+import math
 import os
 import posixpath
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from t0.checkpoints import checkpoint_files, conversion
+from t0.checkpoints import checkpoint_files, conversion, names
+from t0.checkpoints.shape import factored_axes
 from t0.config import saved_config
 from t0.config.specification import Count, NotNegative, read_file
 from t0.errors import UserError, printable, refuse_unanswered
@@ -45,6 +58,9 @@ LOCK_FILE = ".trainer"
 _HELD = (errno.EACCES, errno.EAGAIN)
 CONFIGURATION_FILE = "configuration.json"
 ESTIMATOR_FILE = "training_seconds.json"
+_INFO_FILE = "model-info.txt"
+# The letters of an axis in `names.ROWS` -> the axis's name in Mesh TensorFlow.
+_AXES = {"V": "vocab", "D": "d_model", "I": "heads", "F": "d_ff", "H": "heads", "B": "buckets"}
 # Parameters that older versions did not have -> the value with which those versions trained.
 _ADDED = {
     "train_loop.loss_average": "'positions'",
@@ -95,14 +111,11 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
             yield
             return
         file.truncate(0)
-        file.write(json.dumps(_this_process()) + "\n")
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+        file.write(json.dumps(owner) + "\n")
         file.flush()
         yield
-
-
-def _this_process() -> dict[str, object]:
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    return {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
 
 
 def _locked_error(model_dir: str, busy: Callable[[str, str], str] | None) -> UserError:
@@ -299,3 +312,51 @@ def _recorded_best(model_dir: str) -> tuple[str, int] | None:
             if isinstance(metric, str) and type(step) is int:
                 return metric, step
     return None
+
+
+def write_model_info(
+    model_dir: str,
+    shapes: Mapping[str, Sequence[int]],
+    weights: Collection[str],
+    *,
+    stock_file: str | None = None,
+) -> None:
+    """Writes model-info.txt into a model directory.
+
+    Args:
+      model_dir: the model directory.
+      shapes: name of a variable -> its shape.
+      weights: the names of the model's weights; all other variables are slots.
+      stock_file: the file in which the user wants Mesh TensorFlow's own list; None if there is
+        none. If this is `model-info.txt` in the model directory, Mesh TensorFlow's list is kept.
+    """
+    path = posixpath.join(model_dir, _INFO_FILE)
+    if stock_file == path:
+        return
+    lines = [
+        *(_line(name, shapes) for name in sorted(weights)),
+        f"Total number of parameters: {sum(math.prod(shapes[name]) for name in weights)}",
+        "",
+        *(_line(name, shapes) for name in sorted(shapes.keys() - weights)),
+    ]
+    write_whole(path, "\n".join(lines) + "\n")
+
+
+def _line(name: str, shapes: Mapping[str, Sequence[int]]) -> str:
+    shape = shapes[name]
+    named = _axes_of_t5(name, shapes)
+    sizes = [f"{axis}={size}" for axis, size in zip(named, shape, strict=True)] if named else shape
+    text = f"({', '.join(map(str, sizes))})"
+    return f"Variable    {name:<80} size {math.prod(shape):<12} shape {text}"
+
+
+def _axes_of_t5(name: str, shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns the names of the axes of a T5's variable or slot; [] if the name is unknown."""
+    parameter, slot = names.split_slot(name.removesuffix("/momentum_v"))
+    row = names.row_of(names.from_mtf(parameter) or parameter)
+    if row is None or len(row.dims) != len(shapes[parameter]):
+        return []
+    axes = [_AXES[letter] for letter in row.dims]
+    if slot in ("vr", "vc"):
+        del axes[factored_axes(tuple(shapes[parameter]))[slot == "vc"]]
+    return axes

@@ -4,24 +4,31 @@
     recorder.progress(1_200, step_fields(values, positions))
     # step 1,200/12,200  loss 2.304  held-out 2.411  lr 0.001  11.5k tok/s  2h56m left
 
-A line is printed every few seconds. If `-v=0` or `train_loop.log_every_steps` is set, every record
-gets a line. With `-v=0`, a line shows all fields of `_SHOWN`. `metrics.jsonl` has the same numbers:
+A line is printed every few seconds. If `train_loop.log_every_steps` is set, every record gets a
+line. `metrics.jsonl` has the same numbers and more:
 
 - `loss_per_token`: nats per target token. The line calls it "loss". In the line, "held-out" means
   the nats per target token of the last validation.
-- `token_accuracy_without_eos`: the accuracy in the line, which does not count EOS tokens.
-  `token_accuracy` also counts EOS tokens.
-- `loss`: Mesh TensorFlow's loss, which the line calls "T5 loss". This is the sum of nats and z-loss
-  over the target tokens, divided by the number of target positions (with padding).
+- `token_accuracy_without_eos`: the accuracy, which does not count EOS tokens. `token_accuracy` also
+  counts EOS tokens.
+- `loss`: Mesh TensorFlow's loss, which a TPU's line calls "T5 loss". This is the sum of nats and
+  z-loss over the target tokens, divided by the number of target positions (with padding).
 - `tokens_per_second`: the speed in positions of the batch, including padding.
 - `passes`: the number of examples read so far, divided by the number of examples of all tasks.
 
 TPU runs, which train with TensorFlow's estimator, record their loss and learning rate in the same
-way. The module `start_report` makes the lines at the start of a run. A few steps later, when the
-speed is known, `Recorder.first_pace` prints the expected duration.
+way. `start_lines` makes the lines at the start of a run:
 
-    with EventFile("/models/tiny/validation_eval", suffix=".1000") as events:
-        events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
+    training from step 0 to 12,200: 16 sequences a step, inputs 512, targets 192
+      model: 76,961,152 parameters
+      12,200 steps of 11,264 tokens in 1 microbatch(es), 137,420,800 tokens in total
+      packing: 9.8 examples a sequence; filled: inputs 99.1%, targets 28.7%
+      data: 2 task(s); passes over each in these steps:
+        super_glue_rte_guaranteed_true: 31.20 passes (2,490 examples, 50.0% of the mixture)
+
+    events = EventFile("/models/tiny/validation_eval", suffix=".1000")
+    events.add(1_000, {"eval/super_glue_rte_must_be_true_score_eval/accuracy": 54.15})
+    events.close()
 
 An event file is a TFRecord file of `tensorflow.Event` messages. The first message contains the
 version of the format. The file is created when the first event is added. Its name has TensorFlow's
@@ -37,14 +44,11 @@ import dataclasses
 import json
 import math
 import os
-import resource
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
-
-from absl import logging
 
 from t0.errors import reading, say
 from t0.files import paths, publishing, write_whole
@@ -52,6 +56,7 @@ from t0.files.any_path import any_path
 from t0.files.protobuf_wire import double_field, field, float_field
 from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
+from t0.text_tables import wrap_text
 
 METRICS_FILE = "metrics.jsonl"
 # A task's metric has the field PREFIX<task>/<metric>. The mean over tasks has the field
@@ -60,12 +65,11 @@ PREFIX = "eval/"
 # The number of seconds after which metrics are written to a bucket, unless a checkpoint is saved
 # earlier.
 _REMOTE_SECONDS = 60
-# The number of steps after which the measured speed is printed.
-_PACE_STEPS = 5
-
 # The number of seconds between two lines, unless every record gets a line.
 _LINE_SECONDS = 4.0
 _WIDTH = 80
+# The maximum number of tasks that are listed at the start.
+_MOST_TASKS = 12
 
 
 def _short_number(number: float) -> str:
@@ -98,18 +102,10 @@ def _short_duration(seconds: float) -> str:
 _SHOWN: dict[str, Callable[[float], str]] = {
     "loss_per_token": "loss {:.3f}".format,
     "held_out": "held-out {:.3f}".format,
-    "token_accuracy_without_eos": "accuracy {:.1%}".format,
     "loss": "T5 loss {:.3f}".format,
-    "z_loss": "z-loss {:.3f}".format,
     "learning_rate": "lr {:.2g}".format,
-    "gradient_norm": "gradient {:.3g}".format,
-    "weight_norm": "weights {:.4g}".format,
     "tokens_per_second": lambda speed: f"{_short_number(speed)} tok/s",
-    "model_flops_utilization": "MFU {:.0%}".format,
-    "seconds_per_step": "{:.2f} s/step".format,
-    "passes": "{:.2f} passes".format,
 }
-_SHORT = ("loss_per_token", "held_out", "learning_rate", "tokens_per_second")
 _VERSION = b"brain.Event:2"
 # The fields of `tensorflow.Event`.
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
@@ -141,35 +137,21 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     return fields
 
 
-def used_memory(gpu_peaks: Sequence[int]) -> str:
-    """Returns the peak memory of a run as text.
-
-    Args:
-      gpu_peaks: the peak memory of each GPU in bytes. If the list is empty, the text reports the
-        memory of this process.
-    """
-    if gpu_peaks:
-        return f"{max(gpu_peaks) / 2**30:.1f} GiB used on a GPU"
-    # Linux reports `ru_maxrss` in KiB.
-    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB used"
-
-
-def line(step: int, total: int, fields: Mapping[str, float], *, detailed: bool) -> str:
-    """Returns the progress line of a step.
+def line(step: int, total: int, fields: Mapping[str, float]) -> str:
+    """Returns the progress line of a step, which fits a terminal of 80 columns.
 
     Args:
       step: the step.
       total: the run's last step.
       fields: the fields of the step in `metrics.jsonl`, and the last held-out loss.
-      detailed: whether to show all fields. If False, the line fits a terminal of 80 columns.
     """
-    short = _SHORT if "loss_per_token" in fields else ("loss", *_SHORT)
-    shown = [name for name in _SHOWN if name in fields and (detailed or name in short)]
+    hidden = ("loss",) if "loss_per_token" in fields else ()
+    shown = [name for name in _SHOWN if name in fields and name not in hidden]
     words = [_SHOWN[name](fields[name]) for name in shown]
     if "seconds_per_step" in fields:
         words.append(f"{_short_duration((total - step) * fields['seconds_per_step'])} left")
     text = "  ".join([f"step {step:,}/{total:,}", *words])
-    return text if detailed or len(text) <= _WIDTH else "  ".join([f"step {step:,}", *words])
+    return text if len(text) <= _WIDTH else "  ".join([f"step {step:,}", *words])
 
 
 def evaluation_line(step: int, fields: Mapping[str, float]) -> str:
@@ -191,12 +173,6 @@ def default_interval(steps: int) -> int:
     return max(1, min(100, steps // 100))
 
 
-@dataclasses.dataclass
-class _Mark:
-    step: int
-    seconds: float
-
-
 class Recorder:
     """Prints a run's metrics, and writes them to its model directory.
 
@@ -207,7 +183,6 @@ class Recorder:
       start: the step from which the run continues. Records of later steps are removed.
       events: whether to also write TensorBoard's event file.
       every_line: whether every record gets a line. If False, a line is printed every few seconds.
-      gpu_peaks: a function that returns the peak memory of each GPU so far, in bytes.
 
     Attributes:
       ideal_seconds: the seconds that a step would take at the peak FLOP/s in the GPUs' data sheet;
@@ -223,18 +198,15 @@ class Recorder:
         start: int,
         events: bool = True,
         every_line: bool = False,
-        gpu_peaks: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self._path = os.path.join(model_dir, METRICS_FILE)  # noqa: PTH118
         self._total = total
         self._tokens = tokens
-        self._gpu_peaks = gpu_peaks
-        self._detailed = logging.get_verbosity() >= logging.INFO
-        self._line_seconds = 0.0 if every_line or self._detailed else _LINE_SECONDS
+        self._line_seconds = 0.0 if every_line else _LINE_SECONDS
         self._last_line = -math.inf
         self.ideal_seconds: float | None = None
-        self._mark: _Mark | None = None
-        self._pace_shown = False
+        # The step of the last record, and the time of that record plus all pauses since.
+        self._marked_step, self._marked_at = math.inf, 0.0
         # An object in a bucket can only be rewritten as a whole, and at most once a second. So
         # records are buffered in memory.
         self._remote = paths.is_remote(model_dir)
@@ -250,32 +222,18 @@ class Recorder:
         """Records the fields of a training step, and prints a line if a line is due."""
         now = time.monotonic()
         paced = dict(fields)
-        if self._mark is not None and step > self._mark.step:
-            self._pace_shown = True
-            pace = (now - self._mark.seconds) / (step - self._mark.step)
+        if step > self._marked_step:  # False for the first record
+            pace = (now - self._marked_at) / (step - self._marked_step)
             paced["seconds_per_step"] = pace
             paced["tokens_per_second"] = self._tokens / pace
             if self.ideal_seconds is not None:
                 paced["model_flops_utilization"] = self.ideal_seconds / pace
-        self._mark = _Mark(step, now)
+        self._marked_step, self._marked_at = step, now
         if step >= self._total or now - self._last_line >= self._line_seconds:
             self._last_line = now
             held_out = {} if self._held_out is None else {"held_out": self._held_out}
-            shown = paced | held_out
-            say(line(step, self._total, shown, detailed=self._detailed))
+            say(line(step, self._total, paced | held_out))
         self.record(step, paced)
-
-    def first_pace(self, step: int) -> None:
-        """Prints the expected duration of the run once, a few steps after the first line."""
-        if self._mark is None or self._pace_shown or step < self._mark.step + _PACE_STEPS:
-            return
-        self._pace_shown = True
-        pace = (time.monotonic() - self._mark.seconds) / (step - self._mark.step)
-        remaining = _short_duration((self._total - step) * pace)
-        say(
-            f"  pace: {pace:.2f} s/step, {remaining} without saving and evaluation; "
-            f"{used_memory(self._gpu_peaks())}"
-        )
 
     def record(self, step: int, fields: Mapping[str, Any]) -> None:
         """Appends the fields to `metrics.jsonl` and to the event file."""
@@ -286,9 +244,7 @@ class Recorder:
 
     def _append(self, fields: Mapping[str, Any]) -> None:
         self._waiting.append(json.dumps(fields) + "\n")
-        if not self._remote:
-            self._write_waiting()
-        elif time.monotonic() - self._flushed > _REMOTE_SECONDS:
+        if not self._remote or time.monotonic() - self._flushed > _REMOTE_SECONDS:
             self.flush()
 
     def _write_waiting(self) -> None:
@@ -298,12 +254,13 @@ class Recorder:
             self._waiting.clear()
 
     def flush(self) -> None:
-        """Writes buffered records to a bucket, at most once a second."""
-        if self._remote and time.monotonic() - self._flushed >= publishing.OBJECT_SECONDS:
+        """Writes buffered records, to a bucket at most once a second."""
+        now = time.monotonic()
+        if not self._remote or now - self._flushed >= publishing.OBJECT_SECONDS:
             self._write_waiting()
             if self._events is not None:
                 self._events.publish()
-            self._flushed = time.monotonic()
+            self._flushed = now
 
     def note(self, step: int, fields: Mapping[str, Any]) -> None:
         """Appends fields of any type to `metrics.jsonl`, but not to the event file."""
@@ -312,8 +269,7 @@ class Recorder:
 
     def pause(self, seconds: float) -> None:
         """Excludes seconds, such as those of a validation or a save, from the measured speed."""
-        if self._mark is not None:
-            self._mark.seconds += seconds
+        self._marked_at += seconds
 
     def close(self) -> None:
         """Writes buffered records, and closes the event file."""
@@ -363,12 +319,6 @@ class EventFile:
             paths.make_folder(folder)
         if restarted_at is not None:
             self._write(_step(restarted_at) + field(_SESSION_LOG, _START))
-
-    def __enter__(self) -> "EventFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Adds the values of a step (name -> number). A local file is updated immediately."""
@@ -420,3 +370,139 @@ def _new_file(folder: str, suffix: str) -> IO[bytes]:
             return open(os.path.join(folder, name), "xb")  # noqa: PTH118, SIM115
         except FileExistsError:
             seconds += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSize:
+    """The sizes of a run.
+
+    Attributes:
+      rows: the number of sequences of a global batch.
+      lengths: feature -> the length of its sequences in tokens.
+      parameters: the number of the model's weights; 0 if it is unknown.
+    """
+
+    rows: int
+    lengths: Mapping[str, int]
+    parameters: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """The number of positions of a batch, including padding."""
+        return self.rows * sum(self.lengths.values())
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The sizes of the model and the batch, for the first record of a new run."""
+        return {
+            "parameters": self.parameters,
+            "batch_sequences": self.rows,
+            "batch_tokens": self.tokens,
+        }
+
+    @property
+    def target_positions(self) -> int:
+        """The number of target positions of a batch, including padding."""
+        return self.rows * self.lengths["targets"]
+
+
+def start_lines(
+    first: int, last: int, size: RunSize, *, microbatches: int, data: Any, notes: Sequence[str] = ()
+) -> list[str]:
+    """Returns the lines to print at the start of a run.
+
+    Args:
+      first: the step from which the run continues; 0 for a new run.
+      last: the step at which the run ends.
+      size: the sizes of the run.
+      microbatches: the number of microbatches of a step.
+      data: a `TrainingData`, or another object that has `filling` and `shares`.
+      notes: lines about the engine and its memory.
+    """
+    report = [
+        first_line(first, last, size),
+        f"  model: {size.parameters:,} parameters",
+        *notes,
+        f"  {last - first:,} steps of {size.tokens:,} tokens in {microbatches} microbatch(es), "
+        f"{(last - first) * size.tokens:,} tokens in total",
+        *data_lines(data, (last - first) * size.rows),
+    ]
+    return wrap_text("\n".join(report), _WIDTH).split("\n")
+
+
+def first_line(first: int, last: int, size: RunSize) -> str:
+    """Returns the line that reports the steps and the size of a batch."""
+    each = ", ".join(f"{name} {length:,}" for name, length in size.lengths.items())
+    return f"training from step {first:,} to {last:,}: {size.rows:,} sequences a step, {each}"
+
+
+def memory_line(variables: float, step: float, *, devices: int) -> str:
+    """Returns the lines about the memory of each device.
+
+    Args:
+      variables: the bytes of the weights and of the optimizer's slots on one device.
+      step: the peak bytes of a step's gradients and activations on one device.
+      devices: the number of devices, all of which need the same memory.
+    """
+    total, weights, values = map(_size, (variables + step, variables, step))
+    return (
+        f"  memory: about {total} on each of {devices} device(s):\n"
+        f"    weights and optimizer {weights}, gradients and activations {values}"
+    )
+
+
+def _size(count: float) -> str:
+    """Formats a number of bytes: in GiB from 1 GiB on, otherwise in MiB."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def data_lines(data: Any, sequences: int) -> list[str]:
+    """Returns the lines about the data: the packing, and the passes over each task.
+
+    Args:
+      data: a `TrainingData`, or another object that has `filling` and `shares`. If `filling` is
+        None, there are no lines.
+      sequences: the number of sequences in all steps together.
+    """
+    filling = data.filling
+    if filling is None:
+        return []
+    each = filling.examples / filling.rows
+    full = ", ".join(f"{name} {share:.1%}" for name, share in filling.filled.items())
+    report = [f"  packing: {each:.1f} examples a sequence; filled: {full}"]
+    if filling.unknown:
+        report.append(
+            f"  unknown tokens: {filling.unknown:.1%} of the first targets have some, because the "
+            "vocabulary does not have all of their characters"
+        )
+    examples_drawn = sequences * each
+    shares = sorted(data.shares(), key=lambda share: -share.rate)
+    report.append(f"  data: {len(shares)} task(s); passes over each in these steps:")
+    for share in shares[:_MOST_TASKS]:
+        passes = f"{examples_drawn * share.rate / share.examples:.2f}" if share.examples else "?"
+        count = f"{share.examples:,} examples" if share.examples else "unknown size"
+        report.append(
+            f"    {share.name}: {passes} passes ({count}, {share.rate:.1%} of the mixture)"
+        )
+    if len(shares) > _MOST_TASKS:
+        report.append(f"    ... and {len(shares) - _MOST_TASKS} more")
+    return report
+
+
+def restored_line(filled: int, total: int, path: str, step: int) -> str:
+    """Returns the line that reports how many variables were restored from a checkpoint."""
+    return f"restored {filled:,} of {total:,} variables from {path}, step {step:,}"
+
+
+def slots_line(filled: int, total: int) -> str:
+    """Returns the line that reports how many of the optimizer's variables were restored."""
+    if not total:
+        return "the optimizer keeps no state"
+    if filled == total:
+        return f"optimizer state: restored, {total:,} of {total:,} slots"
+    return f"optimizer state: {filled:,} of {total:,} slots restored, the others start at zero"
+
+
+def random_line(seed: int) -> str:
+    """Returns the line that reports that a run starts from random weights."""
+    return f"no checkpoint: starting from random weights, seed {seed}"

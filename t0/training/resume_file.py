@@ -152,7 +152,9 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
     low = f"low/{key}" in content
     array = content[f"low/{key}"] if low else content[f"wide/{key}"]
     if array.shape != nearest.shape:
-        raise ValueError(f"{key} has the shape {array.shape}, not {nearest.shape}")
+        raise ValueError(
+            f"{key} has the shape {array.shape}, not {nearest.shape}, as if of another mesh"
+        )
     return join_halves(nearest, array, content[f"ties/{key}"]) if low else array
 
 
@@ -167,71 +169,45 @@ def wide_weight(
       nearest: the weight as read from the checkpoint, converted to float32.
 
     Raises:
-      ValueError, LookupError: if the slices in the file cannot be joined to a weight of this shape.
+      ValueError, LookupError: if the slices in the file are not whole weights, because a mesh split
+        them.
     """
-    numbers = [n for n in content if n.startswith((f"low/{name}/", f"wide/{name}/"))]
-    if not numbers:
-        return None
-    first = content[numbers[0]].shape
-    divided = [axis for axis, size in enumerate(nearest.shape) if first[axis : axis + 1] != (size,)]
-    if not divided:
-        return wide_slice(content, f"{name}/0", nearest)
-    (axis,) = divided
-    slices = np.split(nearest, nearest.shape[axis] // first[axis], axis)
-    count, replicas = len(numbers), max(1, len(numbers) // len(slices))
-    # The order depends on the mesh. With "batch:2,model:2", the slices of one replica have
-    # consecutive numbers. With "model:2,batch:2", the replicas of one slice have consecutive
-    # numbers.
-    for order in ([n % len(slices) for n in range(count)], [n // replicas for n in range(count)]):
-        wide = [
-            wide_slice(content, f"{name}/{number}", slices[index])
-            for number, index in enumerate(order)
-        ]
-        exact = dict(zip(order, wide, strict=True))
-        if all(np.array_equal(exact[index], wide[n]) for n, index in enumerate(order)):
-            return np.concatenate([exact[index] for index in range(len(slices))], axis)
-    raise ValueError(f"the {count} slices of {name} do not make one weight")
+    has = any(f"{kind}/{name}/0" in content for kind in ("low", "wide"))
+    return wide_slice(content, f"{name}/0", nearest) if has else None
 
 
 def record(checkpoint: str) -> dict[str, Any] | None:
     """Returns the resume state of `checkpoint`; None if another loop wrote the checkpoint.
 
-    This function only checks the field `began`.
-
     Raises:
       UserError: if the file is damaged.
     """
     with open_arrays(checkpoint) as content:
-        return None if content is None else record_in(content, "began")
+        return None if content is None else record_in(content)
 
 
-def record_in(content: Mapping[str, np.ndarray], *names: str) -> dict[str, Any]:
+def record_in(content: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Returns the record of an open resume file.
 
     Args:
       content: the mapping that `open_arrays` yields.
-      names: the names of the fields that are required and checked; if empty, all fields.
 
     Raises:
       ValueError, LookupError, TypeError: if the file has no valid record.
     """
     resume = parsed_json(str(content["record"]))
-    check_record(resume, *names)
+    check_record(resume)
     return resume
 
 
-def check_record(resume: Mapping[str, Any], *names: str) -> None:
+def check_record(resume: Mapping[str, Any]) -> None:
     """Checks the fields of a resume state.
-
-    Args:
-      resume: the resume state.
-      names: the names of the fields that are required and checked; if empty, all fields.
 
     Raises:
       ValueError, LookupError, TypeError: if a field is missing, has another type or is out of
         range.
     """
-    for name in names or {**dict.fromkeys(_REQUIRED), **resume}:
+    for name in {**dict.fromkeys(_REQUIRED), **resume}:
         if name in FIELDS:
             read_plain(resume[name], FIELDS[name], f"its {name}")
 

@@ -35,35 +35,25 @@ class _PythonOperations:
         return x**-0.5
 
 
-def _operations(step: Scalar) -> Any:
-    """Returns a namespace with `minimum`, `maximum`, `cos` and `rsqrt` for the type of `step`."""
+def _start(step: Scalar, offset: int) -> tuple[Any, Scalar]:
+    """Returns a namespace with `minimum`, `maximum`, `cos` and `rsqrt`, and the steps so far."""
     if isinstance(step, numbers.Real):
-        return _PythonOperations
+        return _PythonOperations, float(step - offset)
     from t0.compat import tf
 
-    return tf.math
+    return tf.math, tf.cast(step, tf.float32) - float(offset)
 
 
-def _count_steps(step: Scalar, offset: int) -> Scalar:
-    if isinstance(step, numbers.Real):
-        return float(step - offset)
-    from t0.compat import tf
-
-    return tf.cast(step, tf.float32) - float(offset)
-
-
-def _warm_up(count: Scalar, warmup_steps: int, begin: float = 0.0) -> Scalar:
+def _warm_up(ops: Any, count: Scalar, warmup_steps: int, begin: float = 0.0) -> Scalar:
     """Returns a factor that rises linearly to 1 over `warmup_steps`, starting from `begin`."""
-    ops = _operations(count)
     if begin and warmup_steps:
         return ops.minimum(1.0, begin + (1.0 - begin) * count / warmup_steps)
     # The factor is (count + 1) / warmup_steps, because the first step must not have rate 0.
     return ops.minimum(1.0, (count + 1.0) / max(1, warmup_steps))
 
 
-def _progress(count: Scalar, first: float, last: float) -> Scalar:
+def _progress(ops: Any, count: Scalar, first: float, last: float) -> Scalar:
     """Returns how far `count` has come from `first` to `last`, as a number between 0 and 1."""
-    ops = _operations(count)
     return ops.maximum(ops.minimum((count - first) / max(1.0, last - first), 1.0), 0.0)
 
 
@@ -76,7 +66,7 @@ def constant_with_warmup(
 ) -> Scalar:
     """Returns a rate that rises linearly to `peak` over `warmup_steps`, and then is constant."""
     del total_train_steps
-    return peak * _warm_up(_count_steps(step, offset), warmup_steps)
+    return peak * _warm_up(*_start(step, offset), warmup_steps)
 
 
 def rsqrt(
@@ -92,8 +82,7 @@ def rsqrt(
     Over the last `ramp_down_fraction` of the run, the rate is multiplied by a factor that falls
     linearly to 0.
     """
-    count, total = _count_steps(step, offset), float(total_train_steps - offset)
-    ops = _operations(count)
+    (ops, count), total = _start(step, offset), float(total_train_steps - offset)
     rate = multiplier * ops.rsqrt(ops.maximum(count, float(warmup_steps)))
     if ramp_down_fraction > 0:
         rate *= ops.minimum(1.0, (total - count) / (total * ramp_down_fraction))
@@ -114,11 +103,10 @@ def rsqrt_then_linear(
     Before the fall, the rate equals that of T5's schedule. So with the defaults, the rate is 0.01
     in the first 10,000 steps, or until the fall begins in a shorter run.
     """
-    count, total = _count_steps(step, offset), total_train_steps - offset
-    ops = _operations(count)
+    (ops, count), total = _start(step, offset), total_train_steps - offset
     turn = float(math.ceil(total * (1.0 - linear_fraction)))
     rate = multiplier * ops.rsqrt(ops.maximum(ops.minimum(count, turn), float(warmup_steps)))
-    return rate * (1.0 - _progress(count, turn, total))
+    return rate * (1.0 - _progress(ops, count, turn, total))
 
 
 def linear_with_warmup(
@@ -130,9 +118,9 @@ def linear_with_warmup(
     offset: int = 0,
 ) -> Scalar:
     """Returns a rate that rises to `peak` over `warmup_steps`, then falls linearly to `end`."""
-    count = _count_steps(step, offset)
-    done = _progress(count, warmup_steps, total_train_steps - offset)
-    return (peak + (end - peak) * done) * _warm_up(count, warmup_steps)
+    ops, count = _start(step, offset)
+    done = _progress(ops, count, warmup_steps, total_train_steps - offset)
+    return (peak + (end - peak) * done) * _warm_up(ops, count, warmup_steps)
 
 
 def cosine_with_warmup(
@@ -148,10 +136,10 @@ def cosine_with_warmup(
 
     The warmup starts at the fraction `begin` of the peak (0.5 in nanoT5).
     """
-    count = _count_steps(step, offset)
-    done = _progress(count, warmup_steps, total_train_steps - offset)
-    shape = 0.5 * (1.0 + _operations(count).cos(math.pi * done))
-    return (end + (peak - end) * shape) * _warm_up(count, warmup_steps, begin)
+    ops, count = _start(step, offset)
+    done = _progress(ops, count, warmup_steps, total_train_steps - offset)
+    shape = 0.5 * (1.0 + ops.cos(math.pi * done))
+    return (end + (peak - end) * shape) * _warm_up(ops, count, warmup_steps, begin)
 
 
 # Name of a schedule in gin's module "t0" -> its function.

@@ -15,41 +15,59 @@ The loop ends if
 
 If several processes train together, all of them run the same steps and make the same decisions.
 Only the first process prints and records.
+
+    best = BestEvaluation("validation_loss", patience=3)
+    best.update(100, {"validation_loss": 2.1})     # True: the best so far
+    best.update(200, {"validation_loss": 2.2})     # False
+    best.best, best.exhausted                      # (Best(2.1, step=100), False)
+
+    limit = TimeLimit(hours=4.0)
+    with watched_signals() as received:   # received(): the signal that arrived, or None
+        limit.over(next_seconds=30)
+
+Each checkpoint holds the state of `BestEvaluation` and the seconds of `TimeLimit`. So both continue
+in a resumed run. In each start of a run, the clock begins before the model is built. If a run is
+killed, the time since its last checkpoint is not counted, because the steps since this checkpoint
+are also lost.
 """
 
 import contextlib
 import dataclasses
-import io
 import math
 import os
 import shlex
 import signal
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
 from t0.config.specification import Count, Rows
 from t0.config.starter_settings import find_starter_folder
-from t0.errors import UserError, say
+from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
 from t0.feeding.reading import ReadAhead
-from t0.feeding.training_data import is_of_earlier_version
-from t0.files import write_whole
 from t0.training import recorder
-from t0.training.loss_normalization import LossAverage, add_loss_weights
 from t0.training.model_directory import Keep, find_first_step
-from t0.training.recorder import Recorder
-from t0.training.start_report import NO_POSITION, OTHER_ORDER, RunSize
-from t0.training.stopping import BestEvaluation, TimeLimit, exit_by_signal, watched_signals
+from t0.training.recorder import Recorder, RunSize
 
+LossAverage = Literal["positions", "tokens", "sequences"]
+LOSS_WEIGHTS = "targets_loss_weights"
 ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
 NO_HELD_OUT = (
     "train_loop.validate_every_steps is set, but the training data has no split 'validation'; "
     "unset it, or set train_loop.validation_mixture to a task that has that split"
+)
+# The exit status of a run that saved after SIGTERM and can be resumed. It is EX_TEMPFAIL.
+PREEMPTED = 75
+# If a metric's name contains one of these words, smaller is better. Otherwise, larger is better.
+_SMALLER = ("loss", "perplexity", "nll", "edit_distance", "error")
+NO_POSITION = (
+    "the checkpoint records no position in the data, or that of an earlier version, which drew the "
+    "examples in another order: the data is read from its beginning, so examples may be seen again"
 )
 _REPEATED_SECONDS = 2.0  # a second SIGINT within this time was forwarded by torchrun
 
@@ -65,9 +83,6 @@ class Engine(Protocol):
 
     def evaluate(self, step: int, *, last: bool) -> dict[str, float]:
         """Runs the evaluations that are due (all of them if `last`), and returns their fields."""
-
-    def all_kinds_in(self, fields: Values) -> bool:
-        """Returns whether `fields` has results of each kind of evaluation that the run performs."""
 
     def save(self, step: int, record: Mapping[str, Any], best: int | None) -> None:
         """Writes a checkpoint and its resume record.
@@ -86,9 +101,6 @@ class Engine(Protocol):
 
     def ideal_seconds(self) -> float | None:
         """Returns the seconds that a step takes at peak FLOP/s; None if the peak is unknown."""
-
-    def gpu_peaks(self) -> Sequence[int]:
-        """Returns the peak memory of each GPU so far, in bytes."""
 
     def max_over_processes(self, number: int) -> int:
         """Returns the maximum of a number over all processes."""
@@ -156,6 +168,249 @@ class LoopOptions:
             )
 
 
+class Best(NamedTuple):
+    """The best value of the metric so far, and the step of its evaluation."""
+
+    value: float
+    step: int
+
+
+class BestEvaluation:
+    """Tracks the best evaluation so far, and the number of evaluations after it.
+
+    Args:
+      metric: the metric's name, such as "validation_loss" or "eval/accuracy"; None for no metric.
+      smaller_is_better: whether a smaller value is better; None to decide by the metric's name.
+      patience: the number of evaluations for early stopping. The run ends if the value does not
+        improve in this number of evaluations in a row. None for no early stopping.
+      mixture: the task or mixture of the held-out loss; None for the training mixture. Losses on
+        different mixtures are not compared.
+    """
+
+    def __init__(
+        self,
+        metric: str | None = None,
+        smaller_is_better: bool | None = None,
+        patience: int | None = None,
+        mixture: str | None = None,
+    ) -> None:
+        self.metric, self._patience, self._mixture = metric, patience, mixture
+        by_name = any(word in (metric or "") for word in _SMALLER)
+        self._smaller = by_name if smaller_is_better is None else smaller_is_better
+        self.best: Best | None = None
+        self._evaluations_since_best = 0
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Continues from the `state` of an earlier start, unless its values cannot be compared."""
+        measured = (self.metric, self._mixture)
+        if isinstance(state, Mapping) and measured == (state.get("metric"), state.get("mixture")):
+            self.best = Best(state["value"], state["step"])
+            self._evaluations_since_best = state["since"]
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Adds an evaluation, and returns whether it is the best so far."""
+        value = metrics.get(self.metric) if self.metric else None
+        if value is None:
+            return False
+        better = math.isfinite(value) and (
+            self.best is None
+            or (value < self.best.value if self._smaller else value > self.best.value)
+        )
+        if better:
+            self.best = Best(value, step)
+        self._evaluations_since_best = 0 if better else self._evaluations_since_best + 1
+        return better
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `patience` evaluations in a row did not improve the best value."""
+        return self._patience is not None and self._evaluations_since_best >= self._patience
+
+    @property
+    def verdict(self) -> str:
+        """The reason for early stopping, in words that fit into a sentence."""
+        where = f"{self.best.value:.4g} at step {self.best.step:,}" if self.best else "no value"
+        times = f"{self._evaluations_since_best} evaluations in a row"
+        return f"{self.metric} has been no better than {where} for {times}"
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """The fields that describe the best evaluation in `metrics.jsonl`."""
+        if self.best is None:
+            return {}
+        fields = {"best_by": self.metric, "best_step": self.best.step}
+        return fields | ({"stopped_early": True} if self.exhausted else {})
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        """The state that a checkpoint holds; None if there was no evaluation yet."""
+        if self.best is None:
+            return None
+        best = self.best._asdict()
+        mixture = {"mixture": self._mixture} if self._mixture else {}
+        return {"metric": self.metric, **best, "since": self._evaluations_since_best, **mixture}
+
+    def is_unknown_to(self, fields: Values) -> bool:
+        """Returns whether an evaluation of the metric's kind ("eval/") does not have the metric."""
+        kind = (self.metric or "/")[:5]
+        return self.metric not in fields and any(name.startswith(kind) for name in fields)
+
+
+class TimeLimit:
+    """Limits the training time, added up over all starts of a run.
+
+    Args:
+      hours: the limit in hours; None for no limit.
+
+    Attributes:
+      before_seconds: the training time of earlier starts of the run, in seconds.
+    """
+
+    def __init__(self, hours: float | None) -> None:
+        if hours is not None and hours <= 0:
+            raise UserError(f"--max_hours is {hours:g}; wanted a number above 0")
+        self.hours = hours
+        self._began = time.monotonic()
+        self.before_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The training time of all starts so far, in seconds."""
+        return self.before_seconds + time.monotonic() - self._began
+
+    def over(self, next_seconds: float = 0.0) -> bool:
+        """Returns whether the limit will be reached before the next steps and checkpoint are done.
+
+        Args:
+          next_seconds: the seconds that the previous steps and checkpoint took. The next steps and
+            checkpoint may take up to 1.5 times as long.
+        """
+        return self.hours is not None and self.seconds + 1.5 * next_seconds >= self.hours * 3600
+
+    @property
+    def verdict(self) -> str:
+        """The reason for stopping at the time limit, in words that fit into a sentence."""
+        return f"the budget of {self.hours:g} hours is used (--max_hours)"
+
+
+def exit_by_signal(
+    signalled: signal.Signals, where: str, saved_in: str, *, prints: bool = True
+) -> NoReturn:
+    """Exits after a run was stopped by a signal and saved, and prints where it stopped.
+
+    Args:
+      signalled: the signal, SIGTERM or SIGINT.
+      where: the step, such as "step 3 of 8".
+      saved_in: the end of a sentence that names the checkpoint or its folder, and says how to
+        continue.
+      prints: whether this process prints. If several processes train together, only one prints.
+
+    Raises:
+      SystemExit: `PREEMPTED` after SIGTERM, `INTERRUPTED` after Ctrl-C.
+    """
+    if prints:
+        say(f"stopped by {signalled.name} at {where}: everything so far is kept in {saved_in}")
+    raise SystemExit(INTERRUPTED if signalled == signal.SIGINT else PREEMPTED)
+
+
+@contextlib.contextmanager
+def watched_signals(
+    *, prints: bool = True, repeated_seconds: float = 0.0
+) -> Iterator[Callable[[], signal.Signals | None]]:
+    """Yields a function that returns the signal that has arrived, SIGTERM or SIGINT, or None.
+
+    SIGINT is the signal of Ctrl-C. While the context is open, SIGTERM and a first Ctrl-C do not end
+    the process. A second Ctrl-C ends it.
+
+    Args:
+      prints: whether this process prints a line when it receives Ctrl-C.
+      repeated_seconds: the seconds after a first Ctrl-C in which a second Ctrl-C is ignored. A
+        process started by `torchrun` receives each Ctrl-C twice: from the terminal and from
+        `torchrun`.
+    """
+    received: list[int] = []
+    first = math.inf
+
+    def handle(number: int, frame: Any) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if number == signal.SIGINT and signal.SIGINT in received:
+            if now - first >= repeated_seconds:
+                raise KeyboardInterrupt
+            return
+        received.append(number)
+        if number == signal.SIGINT:
+            first = now
+            if prints:
+                say("\nCtrl-C: saving after this step; press it again to end without saving")
+
+    watched = (signal.SIGTERM, signal.SIGINT)
+    try:
+        before = {number: signal.signal(number, handle) for number in watched}
+    except ValueError:  # only the main thread can handle signals
+        yield lambda: None
+        return
+    try:
+        yield lambda: signal.Signals(received[0]) if received else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def add_loss_weights(
+    batch: Mapping[str, np.ndarray], average: LossAverage
+) -> Mapping[str, np.ndarray]:
+    """Returns the batch with the weight of each target token's loss, float32 [rows, tokens].
+
+    The loss is the weighted sum over tokens. The numbers are those of T5X's loss normalizing
+    factors AVERAGE_PER_SEQUENCE ("sequences") and NUM_REAL_TARGET_TOKENS ("tokens"). The weights
+    are computed from the whole batch, so microbatches and processes do not change the loss.
+
+    Args:
+      batch: the global batch. If its rows are packed, it has "targets_segmentation", and each
+        segment is a sequence.
+      average: "positions" to return the batch unchanged, because the engine then divides by a
+        constant; "tokens" for the mean over all target tokens; "sequences" for the mean over
+        sequences, in which the loss of a sequence is the mean over its target tokens.
+    """
+    if average == "positions":
+        return batch
+    predicted = batch["targets"] > 0
+    sequences = np.zeros_like(batch["targets"])
+    if average == "sequences":
+        segments = batch.get("targets_segmentation", sequences)
+        rows = np.arange(len(segments))[:, None]
+        sequences = rows * (segments.max(initial=0) + 1) + segments
+    tokens = np.bincount(sequences[predicted])
+    weights = np.zeros(predicted.shape, np.float32)
+    weights[predicted] = 1.0 / (tokens[sequences[predicted]] * np.count_nonzero(tokens))
+    return {**batch, LOSS_WEIGHTS: weights}
+
+
+def check_no_other_normalization(others: Mapping[str, Any]) -> None:
+    """Checks that gin does not also set another loss or denominator.
+
+    Args:
+      others: name of the setting -> its value, or None.
+
+    Raises:
+      UserError: if one of them is set.
+    """
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(
+                f"train_loop.loss_average and {name} = {value} are both set; both normalize the "
+                f"loss. Unset {name}, or set train_loop.loss_average = 'positions'"
+            )
+
+
+class _Silent:
+    """Replaces the recorder in processes that do not record."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
 class Stepping:
     """Runs the steps of one start of a run, and tracks the step and the position in the data.
 
@@ -215,14 +470,14 @@ class Stepping:
         if by_another_loop:
             began = find_first_step(self._model_dir, default=step)
             record = {"began": began, "seed": self._options.seed, "position": None}
-        has_other_order = is_of_earlier_version(record["position"])
         self._began = record["began"]
         self._evaluated = record.get("evaluated", True)
         self._best.restore(record.get("judge"))
         time_limit.before_seconds = record.get("seconds", 0.0)
+        position = record["position"]
+        is_of_earlier_version = position is not None and "mixture" in position
         try:
-            position = None if has_other_order else record["position"]
-            self._position = self._data.read_position(position)
+            self._position = self._data.read_position(None if is_of_earlier_version else position)
         except ValueError as error:
             raise UserError(
                 f"{self._engine.checkpoint(step)} is damaged: {error}. To resume from an older "
@@ -235,8 +490,8 @@ class Stepping:
                 f"--seed={record['seed']}"
             )
         self._follow_manifest(recorded)
-        if self._position is None and (by_another_loop or has_other_order):
-            self._print(OTHER_ORDER if has_other_order else NO_POSITION)
+        if self._position is None and (by_another_loop or is_of_earlier_version):
+            self._print(NO_POSITION)
 
     def _follow_manifest(self, recorded: manifest.Manifest | None) -> None:
         """Compares the data with the run's manifest, and computes the position if it is missing.
@@ -257,16 +512,8 @@ class Stepping:
         if self._prints and self._manifest not in (None, recorded):
             manifest.publish(self._model_dir, self._manifest)
 
-    @property
-    def finished(self) -> bool:
-        """Returns whether all steps are done. If they are, prints a line."""
-        step, total = self._step, self._options.train_steps
-        if step >= total:
-            self._print(finished_line(self._model_dir, step, total))
-        return step >= total
-
     def run(self, time_limit: TimeLimit) -> None:
-        """Runs the remaining steps.
+        """Runs the remaining steps. If there are none, prints a line.
 
         Raises:
           UserError: if the data ends, or if the loss or the gradient is not finite.
@@ -274,19 +521,30 @@ class Stepping:
         """
         self._time_limit = time_limit
         first, total = self._step, self._options.train_steps
-        reason = self._reason_to_stop()
-        if reason:
+        if first >= total:
+            self._print(finished_line(self._model_dir, first, total))
+            return
+        if reason := self._reason_to_stop():
             self._print(f"nothing to train: {reason}")
             return
         interval = self._options.log_every_steps or recorder.default_interval(total - first)
         batches = ReadAhead(self._data.batches(self._size.rows, self._position))
         repeated = _REPEATED_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
+        recording: Recorder | _Silent = _Silent()
+        if self._prints:
+            recording = Recorder(
+                self._model_dir,
+                total=total,
+                tokens=self._size.tokens,
+                start=first,
+                every_line=self._options.log_every_steps is not None,
+            )
         with (
             watched_signals(prints=self._prints, repeated_seconds=repeated) as received_signal,
-            contextlib.closing(self._recording(first)) as recording,
+            contextlib.closing(recording),
             batches,
         ):
-            size = self._first_fields() if self._saved is None or first == 0 else {}
+            size = self._size.fields if self._saved is None or first == 0 else {}
             if self._saved is None:
                 self._save(recording)
             batch = self._next(batches)
@@ -298,12 +556,11 @@ class Stepping:
             while self._step < total:
                 values = self._one_step(batch[0])
                 self._position = batch[1]
-                self._check_finite(values, batch[0])
+                self._check_finite(values)
                 due = self._step % interval == 0
                 if due or self._step in (first + 1, total):
                     recording.progress(self._step, self._fields(values) | size)
                     size = {}
-                recording.first_pace(self._step)
                 reason = self._after_step(recording, received_signal())
                 if reason:
                     self._print(f"{reason}; saved at step {self._step:,} of {total:,}")
@@ -323,18 +580,6 @@ class Stepping:
             lines.append(f"best by {self._best.metric}: {checkpoint}")
         tasks = "" if find_starter_folder(self._model_dir) else " --tasks=TASKS"
         return [*lines, f"next: t0 eval {shlex.quote(checkpoint)}{tasks}"]
-
-    def _recording(self, first: int) -> "Recorder | _Silent":
-        if not self._prints:
-            return _Silent()
-        return Recorder(
-            self._model_dir,
-            total=self._options.train_steps,
-            tokens=self._size.tokens,
-            start=first,
-            every_line=self._options.log_every_steps is not None,
-            gpu_peaks=self._engine.gpu_peaks,
-        )
 
     def _print(self, line: str) -> None:
         if self._prints:
@@ -386,14 +631,6 @@ class Stepping:
         self._step_seconds = time.monotonic() - began
         return values
 
-    def _first_fields(self) -> dict[str, int]:
-        """Returns the sizes of the model and the batch, for the first record of a new run."""
-        return {
-            "parameters": self._size.parameters,
-            "batch_sequences": self._size.rows,
-            "batch_tokens": self._size.tokens,
-        }
-
     def _fields(self, values: Values) -> dict[str, float]:
         fields = recorder.step_fields(values, self._size.target_positions)
         shares = [s for s in self._data.shares() if s.examples]
@@ -401,30 +638,24 @@ class Stepping:
             fields["passes"] = self._position["examples"] / sum(s.examples for s in shares)
         return fields
 
-    def _check_finite(self, values: Values, batch: Mapping[str, np.ndarray]) -> None:
+    def _check_finite(self, values: Values) -> None:
         names = ("loss", "gradient_square", "weight_square")
         if all(math.isfinite(values[name]) for name in names):
             return
-        path = os.path.join(self._model_dir, f"bad_batch_{self._step}.npz")  # noqa: PTH118
-        if self._prints:
-            content = io.BytesIO()
-            np.savez(content, **batch)
-            write_whole(path, content.getvalue())
         gradient, weight = (math.sqrt(values[n]) if values[n] >= 0 else math.nan for n in names[1:])
         raise self._diverged(
             f"the loss is {values['loss']:g}, the weights' norm {weight:g} and the gradient's norm "
-            f"{gradient:g}",
-            f", and the batch of this step is in {path}",
+            f"{gradient:g}"
         )
 
-    def _diverged(self, fault: str, note: str = "") -> UserError:
+    def _diverged(self, fault: str) -> UserError:
         """Returns the error that reports NaN or infinite numbers."""
         last = "No checkpoint is saved yet"
         if self._saved is not None:
             last = f"The last checkpoint, step {self._saved:,}, is kept"
         return UserError(
-            f"{fault} at step {self._step:,}: training has diverged. {last}{note}; lower the "
-            "learning rate or check the data"
+            f"{fault} at step {self._step:,}: training has diverged. {last}; lower the learning "
+            "rate or check the data"
         )
 
     def _evaluate(self, recording: Recorder, *, last: bool) -> bool:
@@ -443,9 +674,9 @@ class Stepping:
         self._print(line + ("  best so far" if better else ""))
         self._evaluating_seconds = time.monotonic() - began
         recording.pause(self._evaluating_seconds)
-        if self._engine.all_kinds_in(fields) and not self._best.knows_metric:
+        if self._best.is_unknown_to(fields):
             self._save(recording)  # the training itself is right; only the metric's name is wrong
-            raise self._best.unknown_metric()
+            raise unknown_name("metric", self._best.metric, fields, "(keep_checkpoints.best_by)")
         return better
 
     def _save(self, recording: Recorder) -> None:
@@ -483,21 +714,16 @@ def finished_line(model_dir: str, step: int, total: int) -> str:
     )
 
 
-class _Silent:
-    """Replaces the recorder in processes that do not record."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 def _best_evaluation(keep: Keep, options: LoopOptions) -> BestEvaluation:
     metric = keep.best_by
     if options.stop_after_evaluations is not None and metric is None:
         metric = "validation_loss"
-    if metric and not (options.validate_every_steps or options.evaluate_every_steps):
+    kinds = {"validation_": options.validate_every_steps, "eval/": options.evaluate_every_steps}
+    if metric and not any(every and metric.startswith(kind) for kind, every in kinds.items()):
         raise UserError(
-            f"the best checkpoint is chosen by {metric}, but nothing is evaluated: set "
-            "train_loop.validate_every_steps or train_loop.evaluate_every_steps"
+            f"the best checkpoint is chosen by {metric}, but nothing evaluates it: set "
+            "train_loop.validate_every_steps for a metric such as validation_loss, or "
+            "train_loop.evaluate_every_steps for a metric such as eval/accuracy"
         )
     patience, mixture = options.stop_after_evaluations, options.validation_mixture
     return BestEvaluation(metric, keep.smaller_is_better, patience, mixture)

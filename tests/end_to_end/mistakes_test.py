@@ -42,7 +42,7 @@ OF_RUNS = [
     (
         15,
         [*TRAIN, "--gin_param=run.mesh_shape = 'model:3'"],
-        ["the mesh model:3 cannot split", "model may be 1, 2, 4"],
+        ["the mesh model:3 cannot split", "must be multiples of the mesh's"],
     ),
     (
         16,

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 from mesh_tensorflow.transformer import attention as published_attention
 from mesh_tensorflow.transformer import transformer
 
-from t0.mesh import compiled, fused
+from t0.mesh import fused
 
 SIZES = {"batch": 2, "choices": 3, "length": 4, "heads": 2, "memory_length": 5, "d_kv": 8}
 DIMS = {name: mtf.Dimension(name, size) for name, size in SIZES.items()}
@@ -94,6 +94,6 @@ def test_fused_layers_are_off_for_layouts_that_split_rows():
 
 
 def test_fused_first_compilation_prints_nothing(capfd, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0)
+    monkeypatch.setattr(fused, "WORTH_COMPILING", 0)
     values_and_gradients(lambda mesh, x: fused.gelu(x), [["batch", "d_kv"]])
     assert "XLA" not in capfd.readouterr().err

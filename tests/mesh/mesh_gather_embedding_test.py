@@ -132,8 +132,7 @@ def test_gather_embedding_binding():
     assert "GatherVocabEmbedding" not in gin.operative_config_str()
 
 
-def test_gather_embedding_off_on_tpu_split_vocabulary_or_own_class():
-    assert not gather_embedding.bind_gather_embedding("batch:2", LAYOUT, tpu=True)
+def test_gather_embedding_off_for_split_vocabulary_or_own_class():
     assert not gather_embedding.bind_gather_embedding("batch:2,model:2", LAYOUT)
     assert transformer.get_vocab_embedding_cls() is transformer.VocabEmbedding
     assert gather_embedding.bind_gather_embedding("batch:2,model:1", "batch:batch,vocab:model")

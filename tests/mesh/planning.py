@@ -12,7 +12,7 @@ from tensorflow.compat.v1 import estimator as tf_estimator
 
 from t0.config import parse
 from t0.mesh import lowering, pod_run
-from t0.mesh.compiled import loops
+from t0.mesh.fused import loops
 
 TINY = ("d_model = 64", "d_ff = 128", "d_kv = 16", "num_heads = 4", "num_layers = 2")
 

@@ -17,23 +17,25 @@ def test_progress_line_keeps_printed_lines_and_no_live_line_in_log(capsys):
     assert progress.seconds > 0
 
 
-def test_progress_line_in_a_log_every_ten_seconds(capsys):
+def test_progress_line_in_a_log_every_ten_seconds(capsys, monkeypatch):
     now = 0.0
-    with ProgressLine(100, unit="example", doing="scoring", clock=lambda: now) as progress:
+    monkeypatch.setattr("t0.progress.time.monotonic", lambda: now)
+    with ProgressLine(100, unit="example", doing="scoring") as progress:
         progress.count_before(10)
         for _ in range(30):
             now += 1
             progress.count(1, note="rte 50.0%")
     assert capsys.readouterr().err.splitlines() == [
-        "scoring: 20 of 100 examples (20%), 1 examples/s, 1:20 left, rte 50.0%",
-        "scoring: 30 of 100 examples (30%), 1 examples/s, 1:10 left, rte 50.0%",
-        "scoring: 40 of 100 examples (40%), 1 examples/s, 1:00 left, rte 50.0%",
+        "scoring: 20 of 100 examples (20%), 1 examples/s, 01:20 left, rte 50.0%",
+        "scoring: 30 of 100 examples (30%), 1 examples/s, 01:10 left, rte 50.0%",
+        "scoring: 40 of 100 examples (40%), 1 examples/s, 01:00 left, rte 50.0%",
     ]
 
 
-def test_progress_line_without_total_has_no_time_left(capsys):
+def test_progress_line_without_total_has_no_time_left(capsys, monkeypatch):
     now = 0.0
-    with ProgressLine(None, unit="input", doing="predicting", clock=lambda: now) as progress:
+    monkeypatch.setattr("t0.progress.time.monotonic", lambda: now)
+    with ProgressLine(None, unit="input", doing="predicting") as progress:
         now = 20.0
         progress.count(500)
     assert capsys.readouterr().err == "predicting: 500 inputs, 25 inputs/s\n"

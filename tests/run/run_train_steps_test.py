@@ -48,7 +48,8 @@ def save(folder, step, began=None):
         session.run(tf.global_variables_initializer())
         path = tf.train.Saver().save(session, str(folder / "model.ckpt"), global_step=step)
     if began is not None:
-        np.savez(path + ".resume.npz", record=np.array(json.dumps({"began": began})))
+        record = {"began": began, "seed": 0, "position": None, "own": [step]}
+        np.savez(path + ".resume.npz", record=np.array(json.dumps(record)))
     return path
 
 

@@ -16,7 +16,7 @@ from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
 from t0.run.train_steps import plan_steps
 from t0.training import estimator
-from t0.training.estimator import RecorderHook
+from t0.training.estimator import TrainingHook
 from t0.training.model_directory import ESTIMATOR_FILE
 
 VARIABLES = {"w": 4.0}
@@ -131,7 +131,7 @@ def test_estimator_refuses_gradient_clipping(train, tmp_path):
     assert optimizers.apply_updates
     with gin.unlock_config():
         gin.bind_parameter("t0.apply_updates.clip_gradient_norm", 1.0)
-    with pytest.raises(UserError, match="clip_gradient_norm = 1.0 is set, but it works only"):
+    with pytest.raises(UserError, match="clip_gradient_norm = 1.0 works only without a TPU"):
         train(1)
     assert not list(tmp_path.iterdir())
 
@@ -155,10 +155,10 @@ def test_estimator_writes_two_operative_gin_files(train, tmp_path, monkeypatch):
         hook.after_create_session(*args, **kwargs)
         written.extend(path.read_text() for path in tmp_path.glob("operative_config*.gin"))
 
-    monkeypatch.setattr(RecorderHook, "end", lambda self, session: None)
-    begun = RecorderHook.after_create_session
+    monkeypatch.setattr(TrainingHook, "end", lambda self, session: None)
+    begun = TrainingHook.after_create_session
     both = lambda self, *args: (begun(self, *args), saved(*args))  # noqa: E731
-    monkeypatch.setattr(RecorderHook, "after_create_session", both)
+    monkeypatch.setattr(TrainingHook, "after_create_session", both)
     bound(max_hours=2)
     train(1)
     assert len(written) == 1

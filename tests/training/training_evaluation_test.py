@@ -6,7 +6,6 @@ import pytest
 import tiny_tasks
 import tiny_training as tiny
 
-from t0.config import parse
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.mesh.gather_embedding import bind_gather_embedding
@@ -17,7 +16,11 @@ tiny_tasks.register()
 
 
 def read(examples=64, mixture="tiny_judged", split="validation"):
-    return evaluation.read_tasks(mixture, split, tiny.LENGTHS, examples=examples, use_cached=False)
+    settings = {"examples": examples, "mixture_or_task_name": mixture, "split": split}
+    with gin.unlock_config():
+        for name, value in settings.items():
+            gin.bind_parameter(f"t0.task_metrics.{name}", value)
+    return evaluation.read_tasks(None, tiny.LENGTHS)
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +155,10 @@ def test_evaluation_in_training_user_errors(trained):
         read(split="test")
     with pytest.raises(UserError, match="'tiny_juged'.*tiny_judged"):
         read(mixture="tiny_juged")
-    parse.parse([], ["task_metrics.examples = 0"])
-    with pytest.raises(UserError, match="task_metrics.examples is 0"):
-        evaluation.TaskMetrics()
+    with pytest.raises(
+        UserError, match="no examples of tiny_decoded.*task_metrics.examples, 0, is"
+    ):
+        read(examples=0)
     steps, _ = trained
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
         given = tiny.training_spec(ensemble_inputs=None)

@@ -1,5 +1,6 @@
 """Event files as TensorFlow, and so TensorBoard, reads and writes them."""
 
+import contextlib
 import math
 import re
 import socket
@@ -29,7 +30,7 @@ def theirs(folder, suffix=""):
 
 
 def ours(folder, suffix=""):
-    with EventFile(str(folder), suffix=suffix, restarted_at=5) as events:
+    with contextlib.closing(EventFile(str(folder), suffix=suffix, restarted_at=5)) as events:
         events.add(5, VALUES)
         events.add(0, ODD)
         events.add(2**40, {})
@@ -76,7 +77,7 @@ def test_tensorboard_event_file_has_each_event_immediately(tmp_path):
 def test_tensorboard_event_files_of_one_second_have_own_names(tmp_path, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.5)
     for step in (1, 2, 3):
-        with EventFile(str(tmp_path)) as events:
+        with contextlib.closing(EventFile(str(tmp_path))) as events:
             events.add(step, {"loss": 1.0})
     names = sorted(path.name.split(".")[3] for path in tmp_path.iterdir())
     assert names == ["1700000000", "1700000001", "1700000002"]
@@ -84,7 +85,7 @@ def test_tensorboard_event_files_of_one_second_have_own_names(tmp_path, monkeypa
 
 
 def test_tensorboard_event_file_is_written_whole_to_a_bucket(bucket):
-    with EventFile("gs://b/empty"):
+    with contextlib.closing(EventFile("gs://b/empty")):
         pass
     events = EventFile("gs://b/model/", restarted_at=11)
     assert paths.list_names("gs://b") == []

@@ -92,25 +92,13 @@ def test_hugging_face_export_checks_folder_and_disk_first(model_dir, tmp_path, m
     check()
     with pytest.raises(UserError, match="exists and is not empty"):
         check(model_dir)
-    usage = type("Usage", (), {"free": 64 << 20})
+    usage = type("Usage", (), {"free": 63 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
     with pytest.raises(UserError, match="the checkpoint needs 0.07 GB, but the disk of"):
         check()
 
 
-def test_hugging_face_export_disk_space_depends_on_dtype(model_dir, tmp_path, monkeypatch):
-    parameters = sum(array.size for array in weights(MODEL).values())
-    needed = []
-    monkeypatch.setattr(export, "check_destination", lambda folder, size: needed.append(size))
-    for dtype in ("float32", "bfloat16"):
-        tiny.training_spec(model_dir, params=[f"get_variable_dtype.master_dtype = '{dtype}'"])
-        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
-    assert needed == [4 * parameters, 2 * parameters]
-
-
-def test_hugging_face_export_refuses_language_model(model_dir, tmp_path):
-    tiny.training_spec(model_dir, params=["run.model_type = 'lm'"])
-    with pytest.raises(UserError, match="writes T5's encoder-decoders.*is different"):
-        export.check(str(tmp_path / "hf"), vocabulary=Vocabulary())
+def test_hugging_face_export_without_checkpoint_is_refused(model_dir, tmp_path):
+    tiny.training_spec(model_dir)
     with pytest.raises(UserError, match="holds no checkpoint"):
         export.export(str(tmp_path / "hf"), model_dir=str(tmp_path), vocabulary=Vocabulary())

@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 import tiny_training as tiny
 from mesh_tensorflow.transformer import utils as mesh_utils
 
-from t0.mesh import compiled
+from t0.mesh import fused
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops
 from t0.training import graph as training_graph
@@ -72,7 +72,7 @@ def test_training_graph_equals_mesh_tensorflow(model):
 
 @pytest.mark.parametrize("compiles", [True, False])
 def test_microbatches_do_not_change_the_training_step(compiles, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_COMPILING", 0 if compiles else 1e9)
+    monkeypatch.setattr(fused, "WORTH_COMPILING", 0 if compiles else 1e9)
     batch = tiny.first_batches(1)[0]
     found = {}
     with loops(as_functions=False):  # as in commands, which turn TensorFlow 2's behaviour off

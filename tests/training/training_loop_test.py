@@ -7,7 +7,6 @@ import resource
 import signal
 
 import gin
-import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tiny_tasks
@@ -18,10 +17,10 @@ from t0.checkpoints import checkpoint_files
 from t0.config import parse
 from t0.errors import UserError
 from t0.testing import Killed
-from t0.training import evaluation, loop, recorder, resume_file, stepping, stopping
+from t0.training import evaluation, loop, recorder, resume_file, stepping
+from t0.training.checkpointing import patterns_of_new_layers
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
-from t0.training.warm_start import patterns_of_new_layers
 
 # Fields of the run that its graph does not depend on.
 NOT_IN_GRAPH = (
@@ -165,19 +164,17 @@ def test_sigterm_saves_and_exits_with_status_75(tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as stopped:
         run(tmp_path, 12)
-    assert stopped.value.code == stopping.PREEMPTED == 75
+    assert stopped.value.code == stepping.PREEMPTED == 75
     assert checkpoint_files.steps(str(tmp_path)) == [0, 3]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_nan_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="training has diverged.*batch of this step is in") as error:
+    with pytest.raises(
+        UserError, match="training has diverged. The last checkpoint, step 0, is kept"
+    ):
         run(tmp_path, 12, rate=1e38)
-    step = int(str(error.value).split("at step ")[1].split(":")[0])
     assert checkpoint_files.steps(str(tmp_path)) == [0]
-    dumped = np.load(tmp_path / f"bad_batch_{step}.npz")
-    batch = tiny.first_batches(step)[-1]
-    assert all((dumped[name] == batch[name]).all() for name in batch)
 
 
 def test_nan_validation_loss_stops_the_run(tmp_path, held_out):
@@ -296,7 +293,7 @@ def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch,
 def test_best_checkpoint_by_unknown_metric_is_refused(tmp_path):
     tiny_tasks.register()
     best = ["keep_checkpoints.best_by = 'eval/acuracy'"]
-    with pytest.raises(UserError, match="by eval/acuracy, but nothing is evaluated"):
+    with pytest.raises(UserError, match="by eval/acuracy, but nothing evaluates it"):
         run(tmp_path / "a", 4, params=best)
     with pytest.raises(UserError, match="no split 'validation'; unset it"):
         run(tmp_path / "b", 4, options={"validate_every_steps": 2})
@@ -319,7 +316,6 @@ def test_task_metrics_in_training_do_not_change_the_weights(
     params = [*BFLOAT16, *TASKS, *best]
     run(tmp_path, 12, options=options, params=params, keep_checkpoint_max=1)
     out = capsys.readouterr().out
-    assert "task metrics every 5 steps: 1 task(s), 3 examples" in out
     assert "step 10  eval/accuracy 0\n" in out
     found = recorded(tmp_path)
     assert found[5]["eval/tiny_decoded/accuracy"] == 0.0
@@ -426,23 +422,13 @@ def test_infinite_gradient_norm_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "one_step", bad)
     with pytest.raises(UserError, match="gradient's norm inf at step 3.*The last checkpoint, step"):
         run(tmp_path, 12)
-    assert (tmp_path / "bad_batch_3.npz").exists()
 
 
-def test_start_report_shows_memory_and_expected_time(tmp_path, capsys):
-    run(tmp_path, 30, options={"log_every_steps": 20})
-    out = capsys.readouterr().out
-    assert re.search(
-        r"memory: about \d\.\d MiB on each of 1 device\(s\):\n"
-        r"    weights and optimizer 0\.0 MiB, gradients and activations \d\.\d MiB\n",
-        out,
-    )
-    (pace,) = re.findall(r"  pace: .*", out)
-    assert re.search(r"\d s/step, 0m\d\ds without saving and ev.*; \d+\.\d GiB used", pace)
-    *_, trained, following = out.splitlines()
-    assert trained == f"trained to step 30: {tmp_path}/model.ckpt-30"
-    assert following == f"next: t0 eval {tmp_path}/model.ckpt-30 --tasks=TASKS"
-    assert out.index("step 1/30") < out.index(pace) < out.index("step 20/30")
+def test_last_lines_name_the_checkpoint_and_the_next_command(tmp_path, capsys):
+    run(tmp_path, 3)
+    *_, trained, following = capsys.readouterr().out.splitlines()
+    assert trained == f"trained to step 3: {tmp_path}/model.ckpt-3"
+    assert following == f"next: t0 eval {tmp_path}/model.ckpt-3 --tasks=TASKS"
 
 
 def test_missing_gpu_is_an_error(tmp_path):

@@ -7,8 +7,7 @@ import tiny_training as tiny
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.training import graph, losses
-from t0.training.loss_normalization import LOSS_WEIGHTS, add_loss_weights
-from t0.training.stepping import LoopOptions
+from t0.training.stepping import LOSS_WEIGHTS, LoopOptions, add_loss_weights
 
 TARGETS = np.array([[5, 6, 1, 0], [7, 1, 8, 1], [0, 0, 0, 0]], np.int32)
 # The second row is packed: it has two sequences.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.training.metric_values import MetricValues, check_names
+from t0.training.metric_values import MetricValues
 
 
 class Scalar:
@@ -81,11 +81,3 @@ def test_metric_names_that_clash_are_refused():
     values.add(accuracy, {"accuracy": 1.0})
     with pytest.raises(UserError, match="teas: .*accuracy and other_accuracy both return 'acc"):
         values.add(other_accuracy, {"accuracy": 1.0})
-
-
-def test_metric_names_are_checked_before_decoding():
-    check_names("teas", [accuracy], "green")
-    with pytest.raises(UserError, match="both return 'accuracy'"):
-        check_names("teas", [accuracy, other_accuracy], "green")
-    # What a metric of other arguments raises is no fault of its own.
-    check_names("teas", [accuracy, only_for_texts], 5)

@@ -1,28 +1,26 @@
-"""The hook in a session of its own: a made-up loss, a step that counts."""
+"""What a run prints and records: its first lines, its steps, and the hook of the estimator."""
 
-import contextlib
+import dataclasses
 import json
+import types
 
 import pytest
-from absl import logging
 
 from t0.errors import UserError
+from t0.feeding.mixing import TaskShare
+from t0.feeding.training_data import Filling
 from t0.training import recorder
-from t0.training.estimator import RecorderHook
-from t0.training.recorder import Recorder, used_memory
+from t0.training.estimator import TrainingHook
+from t0.training.recorder import Recorder, RunSize
+from t0.training.stepping import TimeLimit
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 
 
 def train(folder, losses, *, total, start=0, interval=None, steps_of_a_run=1):
     """Runs the hook over `losses`, one for each session run of `steps_of_a_run` steps."""
-    hook = RecorderHook(
-        str(folder),
-        total_steps=total,
-        sequences=4,
-        sequence_length={"inputs": 6, "targets": 2},
-        interval=interval,
-    )
+    size = RunSize(4, {"inputs": 6, "targets": 2})
+    hook = TrainingHook(str(folder), total, size, interval, TimeLimit(None))
     with tf.Graph().as_default():
         step = tf.train.get_or_create_global_step()
         loss = tf.placeholder(tf.float32, [])
@@ -39,17 +37,6 @@ def train(folder, losses, *, total, start=0, interval=None, steps_of_a_run=1):
             for value in losses:
                 session.run(more, {loss: value})
     return hook
-
-
-@contextlib.contextmanager
-def verbosity(level):
-    """Sets absl's verbosity, which `-v` sets, and restores it."""
-    before = logging.get_verbosity()
-    logging.set_verbosity(level)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def lines(folder):
@@ -113,14 +100,8 @@ def test_metrics_recorder_drops_damaged_lines(tmp_path):
         Recorder(str(tmp_path), total=3, tokens=1, start=2, events=False)
 
 
-def test_used_memory_of_gpus_or_of_the_process():
-    assert used_memory([2**30, 3 * 2**30]) == "3.0 GiB used on a GPU"
-    assert used_memory([]).endswith("GiB used")
-
-
-def test_model_flops_utilization_is_shown_if_peak_is_known(tmp_path, capsys):
-    with verbosity(logging.INFO):
-        recording = Recorder(str(tmp_path), total=4, tokens=8, start=0)
+def test_model_flops_utilization_is_recorded_if_peak_is_known(tmp_path):
+    recording = Recorder(str(tmp_path), total=4, tokens=8, start=0)
     recording.progress(1, {})
     recording.ideal_seconds = 1e-9
     recording.progress(2, {})
@@ -130,8 +111,6 @@ def test_model_flops_utilization_is_shown_if_peak_is_known(tmp_path, capsys):
     found = lines(tmp_path)
     assert found[1]["model_flops_utilization"] == 1e-9 / found[1]["seconds_per_step"]
     assert "model_flops_utilization" not in found[0].keys() | found[2].keys()
-    shown = capsys.readouterr().out.splitlines()
-    assert [" MFU 0% " in line for line in shown] == [False, True, False]
 
 
 @pytest.mark.parametrize("total", [400, 12_200, 1_112_200])
@@ -145,20 +124,16 @@ def test_metrics_progress_line_fits_80_columns(total):
         "tokens_per_second": 11_480.0,
         "seconds_per_step": 10_572 / 100,
     }
-    shown = recorder.line(total - 100, total, fields, detailed=False)
+    shown = recorder.line(total - 100, total, fields)
     assert len(shown) <= 80
     assert shown.startswith(f"step {total - 100:,}")
     assert shown.endswith("  loss 2.304  held-out 2.411  lr 0.0014  11.5k tok/s  2h56m left")
-    assert "accuracy 40.0%  T5 loss 2.000" in recorder.line(
-        total - 100, total, fields, detailed=True
-    )
 
 
 def test_metrics_lines_come_every_few_seconds_and_all_steps_are_recorded(tmp_path, capsys):
     for every_line, shown in ((False, ["step 1/9", "step 9/9"]), (True, None)):
         folder = tmp_path / str(every_line)
-        with verbosity(logging.ERROR):
-            recording = Recorder(str(folder), total=9, tokens=8, start=0, every_line=every_line)
+        recording = Recorder(str(folder), total=9, tokens=8, start=0, every_line=every_line)
         for step in range(1, 10):
             recording.progress(step, {"loss_per_token": 1.0})
         recording.close()
@@ -166,3 +141,63 @@ def test_metrics_lines_come_every_few_seconds_and_all_steps_are_recorded(tmp_pat
         printed = [text.split("  ")[0] for text in capsys.readouterr().out.splitlines()]
         assert printed == (shown or steps)
         assert [record["step"] for record in lines(folder)] == [*range(1, 10)]
+
+
+def data(count, examples=200):
+    shares = [
+        TaskShare(f"task_{n}", rate=1 / count, examples=examples, served=0) for n in range(count)
+    ]
+    filling = Filling(rows=4, examples=10, filled={"inputs": 0.991, "targets": 0.287})
+    return types.SimpleNamespace(filling=filling, shares=lambda: shares)
+
+
+def start_lines(given):
+    return recorder.start_lines(
+        20,
+        1_020,
+        RunSize(16, {"inputs": 512, "targets": 192}, parameters=76_961_152),
+        microbatches=2,
+        data=given,
+        notes=[recorder.memory_line(2**29, 3 * 2**29, devices=2)],
+    )
+
+
+def test_start_report_lines():
+    assert "\n".join(start_lines(data(2))) == (
+        "training from step 20 to 1,020: 16 sequences a step, inputs 512, targets 192\n"
+        "  model: 76,961,152 parameters\n"
+        "  memory: about 2.0 GiB on each of 2 device(s):\n"
+        "    weights and optimizer 512.0 MiB, gradients and activations 1.5 GiB\n"
+        "  1,000 steps of 11,264 tokens in 2 microbatch(es), 11,264,000 tokens in total\n"
+        "  packing: 2.5 examples a sequence; filled: inputs 99.1%, targets 28.7%\n"
+        "  data: 2 task(s); passes over each in these steps:\n"
+        "    task_0: 100.00 passes (200 examples, 50.0% of the mixture)\n"
+        "    task_1: 100.00 passes (200 examples, 50.0% of the mixture)"
+    )
+
+
+def test_start_report_fits_80_columns_and_never_splits_a_name():
+    given = data(2)
+    name = "a_dataset_with_a_very_long_name_and_a_prompt_with_an_even_longer_name_than_the_dataset"
+    given.shares = lambda: [TaskShare(name, rate=1.0, examples=200, served=0)]
+    found = start_lines(given)
+    assert f"    {name}:" in found
+    assert max(len(line) for line in found if name not in line) <= 80
+
+
+def test_start_report_shows_unknown_tokens():
+    given = data(2)
+    given.filling = dataclasses.replace(given.filling, unknown=0.25)
+    first, *_ = (line for line in start_lines(given) if line not in start_lines(data(2)))
+    assert first.startswith("  unknown tokens: 25.0% of the first targets have some")
+
+
+def test_start_report_lists_twelve_tasks_and_unknown_sizes():
+    found = start_lines(data(14, examples=None))
+    assert found[-1] == "    ... and 2 more"
+    assert found[-2] == "    task_11: ? passes (unknown size, 7.1% of the mixture)"
+
+
+def test_start_report_of_a_user_dataset_has_no_task_lines():
+    filled = types.SimpleNamespace(filling=None, shares=list)
+    assert len(start_lines(filled)) == 5

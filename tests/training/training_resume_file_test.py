@@ -76,26 +76,15 @@ def rounded(weight):
     return weight.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-# Mesh -> the part of a [4, 6] weight that each device holds, if the last dimension is divided.
-MESHES = {
-    "one device": [slice(None)],
-    "two replicas": [slice(None)] * 2,
-    "model:2": [slice(0, 3), slice(3, 6)],
-    "batch:2,model:3": [slice(n, n + 2) for n in (0, 2, 4)] * 2,
-    "model:3,batch:2": [slice(n, n + 2) for n in (0, 0, 2, 2, 4, 4)],
-}
-
-
-@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("type_", ["bfloat16", "other"])
-def test_resume_file_mesh_slices_make_the_exact_weight(mesh, type_):
+def test_resume_file_of_replicas_makes_the_exact_weight(devices, type_):
     weight = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
     weight.view(np.uint32)[0, 0] = 0x3F80_8000  # halfway between two bfloat16 numbers
     content = {}
-    for number, place in enumerate(MESHES[mesh]):
-        key, part = f"w/{number}", np.ascontiguousarray(weight[:, place])
-        narrow = type_ == "bfloat16"
-        content |= resume_file.low_halves(key, part) if narrow else {f"wide/{key}": part}
+    for number in range(devices):
+        key, narrow = f"w/{number}", type_ == "bfloat16"
+        content |= resume_file.low_halves(key, weight) if narrow else {f"wide/{key}": weight}
     found = resume_file.wide_weight(content, "w", rounded(weight))
     assert found.tobytes() == weight.tobytes()
     assert found.tobytes() != rounded(weight).tobytes()
@@ -104,11 +93,9 @@ def test_resume_file_mesh_slices_make_the_exact_weight(mesh, type_):
 
 def test_resume_file_slices_that_do_not_fit_are_refused():
     weight = np.random.default_rng(3).normal(size=(4, 6)).astype(np.float32)
-    content = {f"wide/w/{n}": weight[:, 3 * (n % 2) : 3 * (n % 2) + 3] + n for n in range(4)}
-    with pytest.raises(ValueError, match="the 4 slices of w do not make one weight"):
+    content = {f"wide/w/{n}": weight[:, 3 * n : 3 * n + 3] for n in range(2)}  # of a split mesh
+    with pytest.raises(ValueError, match="w/0 has the shape .* as if of another mesh"):
         resume_file.wide_weight(content, "w", weight)
-    with pytest.raises(ValueError, match="w/0 has the shape"):
-        resume_file.wide_slice(content, "w/0", weight)
 
 
 def test_resume_file_of_one_device_on_a_larger_mesh():
