@@ -4,8 +4,8 @@
     recorder.progress(1_200, step_fields(values, positions))
     # step 1,200/12,200  loss 2.304  held-out 2.411  lr 0.001  11.5k tok/s  2h56m left
 
-A line is printed every few seconds. If `train_loop.log_every_steps` is set, every record gets a
-line. `metrics.jsonl` has the same numbers and more:
+A line is printed every few seconds. If `-v=0` or `train_loop.log_every_steps` is set, every record
+gets a line. With `-v=0`, a second line shows all numbers of the record, as in `metrics.jsonl`:
 
 - `loss_per_token`: nats per target token. The line calls it "loss". In the line, "held-out" means
   the nats per target token of the last validation.
@@ -49,6 +49,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
+
+from absl import logging
 
 from t0.errors import reading, say
 from t0.files import paths, publishing, write_whole
@@ -202,7 +204,8 @@ class Recorder:
         self._path = os.path.join(model_dir, METRICS_FILE)  # noqa: PTH118
         self._total = total
         self._tokens = tokens
-        self._line_seconds = 0.0 if every_line else _LINE_SECONDS
+        self._detailed = logging.get_verbosity() >= logging.INFO
+        self._line_seconds = 0.0 if every_line or self._detailed else _LINE_SECONDS
         self._last_line = -math.inf
         self.ideal_seconds: float | None = None
         # The step of the last record, and the time of that record plus all pauses since.
@@ -233,6 +236,8 @@ class Recorder:
             self._last_line = now
             held_out = {} if self._held_out is None else {"held_out": self._held_out}
             say(line(step, self._total, paced | held_out))
+            if self._detailed:
+                say("  " + "  ".join(f"{name} {value:.5g}" for name, value in paced.items()))
         self.record(step, paced)
 
     def record(self, step: int, fields: Mapping[str, Any]) -> None:

@@ -143,6 +143,17 @@ def test_metrics_lines_come_every_few_seconds_and_all_steps_are_recorded(tmp_pat
         assert [record["step"] for record in lines(folder)] == [*range(1, 10)]
 
 
+def test_metrics_of_every_record_are_printed_if_verbose(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(recorder.logging, "get_verbosity", lambda: recorder.logging.INFO)
+    recording = Recorder(str(tmp_path), total=9, tokens=8, start=0)
+    for step in (1, 2):
+        recording.progress(step, {"loss_per_token": 1.0, "z_loss": 0.5})
+    recording.close()
+    printed = capsys.readouterr().out.splitlines()
+    assert [text.split("  ")[0] for text in printed[::2]] == ["step 1/9", "step 2/9"]
+    assert all("z_loss 0.5" in text for text in printed[1::2])
+
+
 def data(count, examples=200):
     shares = [
         TaskShare(f"task_{n}", rate=1 / count, examples=examples, served=0) for n in range(count)
