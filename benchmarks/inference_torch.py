@@ -21,7 +21,7 @@ import transformers_t5  # noqa: E402
 from transformers import T5ForConditionalGeneration  # noqa: E402
 from workers import token_rates  # noqa: E402
 
-from t0.inference.methods import EOS, DecodingMethod  # noqa: E402
+from t0.inference.inputs import EOS, DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
 

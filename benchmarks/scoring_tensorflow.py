@@ -36,7 +36,7 @@ from t0.scoring.batching import BatchLimits, model_costs, plan_packed  # noqa: E
 from t0.scoring.evaluate import rank_task_facts  # noqa: E402
 from t0.scoring.examples import count_task  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.records import RecordSorter, prompted_records, record_of  # noqa: E402
+from t0.scoring.records import prompted_records, sort_records  # noqa: E402
 from t0.scoring.scorer import MeshScorer  # noqa: E402
 
 LIMITS = {"inputs": 1024, "targets": 256}
@@ -44,7 +44,7 @@ VOCABULARY = 32128
 MESH_BATCH = 8
 
 
-def read_tasks(question: dict[str, Any], sorter: RecordSorter) -> list[Any]:
+def read_tasks(question: dict[str, Any]) -> list[Any]:
     """Reads the first examples of each prompt."""
     import seqio
 
@@ -54,9 +54,9 @@ def read_tasks(question: dict[str, Any], sorter: RecordSorter) -> list[Any]:
 
     def read(name: str) -> Any:
         task, few = seqio.TaskRegistry.get(name), question["examples"] or sys.maxsize
-        features = prompted_records(task.source, "validation", task.output_features)
-        records = itertools.takewhile(lambda record: record.example < few, map(record_of, features))
-        return count_task(rank_task_facts(name, "validation"), sorter.sort(records), LIMITS)
+        records = prompted_records(task.source, "validation", task.output_features)
+        records = itertools.takewhile(lambda record: record.example < few, records)
+        return count_task(rank_task_facts(name, "validation"), sort_records(records), LIMITS)
 
     return [read(name) for name in sorted(names)]
 
@@ -74,8 +74,7 @@ class Ours:
     """Scores like `score_eval`."""
 
     def __init__(self, question: dict[str, Any], folder: Path) -> None:
-        self._sorter = RecordSorter().__enter__()
-        self._tasks = read_tasks(question, self._sorter)
+        self._tasks = read_tasks(question)
         self._groups = self._write(folder / f"{question['dataset']}.json")
         checkpoint, shapes = random_checkpoint(build_model(), str(folder))
         self._costs = model_costs(shapes)
@@ -88,7 +87,7 @@ class Ours:
         self._scorer = self._make(mtf.VariableDType(tf.float32, dtype, dtype))
         self._scorer.restore(checkpoint)
         self._dtype = question["dtype"]
-        limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS // VOCABULARY)
+        limits = BatchLimits(ranking.MAX_TOKENS["cpu"], ranking.MAX_LOGITS["cpu"] // VOCABULARY)
         most = ranking.RankEvaluationSettings().max_shapes
         self._plan = plan_packed(self._tasks, self._costs, limits, most_shapes=most)
         print(self._plan.described, file=sys.stderr)

@@ -57,13 +57,12 @@ FORMATS = (
     ("A task's cache: COMPLETED", "t0/caching/cache_files.py"),
     ("metrics.jsonl, and the log lines of training", "t0/training/recorder.py"),
     (
-        "results_STEP.json, scores/TASK_STEP.jsonl, shard-I-of-N/: rank evaluation",
+        "results_STEP.json, scores/, answers/, shard-I-of-N/: rank evaluation",
         "t0/scoring/results.py",
     ),
-    ("answers/TASK_STEP.jsonl: decoded answers to ranked inputs", "t0/scoring/answers.py"),
     ("decoded_STEP.json and predictions/: decoding", "t0/scoring/decoded.py"),
     ("perplexity_STEP.json", "t0/scoring/perplexity.py"),
-    ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/prediction_file.py"),
+    ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/predictions.py"),
     ("--save_spec: the run as JSON", "t0/config/specification.py"),
     ("templates.yaml and mixtures.yaml of your own data", "t0/sources/own_data.py"),
 )

@@ -6,9 +6,7 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
     generator.restore("/models/tiny/model.ckpt-1000")
     ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
-Mesh TensorFlow's shapes are static, so each (B, L, T) has its own lowering (the TensorFlow program
-for these shapes), which is created on first use. All lowerings share one set of variables, which is
-restored once. `t0.inference.inputs` keeps the number of shapes small.
+Each (B, L, T) has its own lowering. `t0.inference.inputs` keeps the number of shapes small.
 
 A lowering runs the encoder once, then a loop over the decoder's steps. The layers, the variables
 and the protocol for step-by-step decoding come from Mesh TensorFlow. In this protocol, a pass in
@@ -20,7 +18,6 @@ the attention layers.
 Logits are computed in float32 from the last hidden state, even if the activations are bfloat16.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -30,19 +27,7 @@ from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.inference import cached_attention
 from t0.inference.search import DecodingMethod, Field, Search, search
-from t0.mesh import gather_embedding
-from t0.mesh.devices import replicas
-from t0.mesh.fused import fused
-from t0.scoring.mesh_model import Placement, SharedVariables, restore_variables, session_of_shapes
-
-
-@dataclasses.dataclass(frozen=True)
-class _Lowered:
-    inputs: tf.Tensor
-    limits: tf.Tensor
-    draws: tf.Tensor
-    ids: tf.Tensor
-    scores: tf.Tensor
+from t0.scoring.mesh_model import Placement, ShapedPrograms, SharedVariables
 
 
 class _MatmulDevices(SharedVariables):
@@ -63,7 +48,7 @@ class _MatmulDevices(SharedVariables):
         return tf.reshape(rows, [*x.shape.as_list()[:-1], table.shape.as_list()[-1]])
 
 
-class MeshGenerator:
+class MeshGenerator(ShapedPrograms):
     """Predicts tokens with one set of weights.
 
     Args:
@@ -73,52 +58,14 @@ class MeshGenerator:
       method: the method by which tokens are chosen.
     """
 
+    _mesh_class = _MatmulDevices
+
     def __init__(
         self, model: Any, types: mtf.VariableDType, placement: Placement, method: DecodingMethod
     ) -> None:
-        self._model = model
-        self._types = types
-        self._placement = placement
+        super().__init__(model, types, placement)
         self._method = method
-        gather_embedding.bind_gather_embedding(placement.mesh_shape, placement.layout_rules)
         cached_attention.cache_attention(model.decoder)
-        self._mesh_impl = _MatmulDevices(placement)
-        self._graph = tf.Graph()
-        self._session = session_of_shapes(self._graph)
-        self._slice_copies: tf.Operation | None = None
-        self._lowered: dict[tuple[int, int, int], _Lowered] = {}
-
-    @property
-    def replicas(self) -> int:
-        """The number of parts into which the mesh splits a batch; B must be a multiple of it."""
-        return replicas(self._placement.mesh_shape, self._placement.layout_rules)
-
-    @property
-    def device_kind(self) -> str:
-        """ "gpu" or "cpu"."""
-        return self._placement.device_kind
-
-    def restore(self, checkpoint: str) -> int:
-        """Loads all variables of the model from `checkpoint`.
-
-        The graphs for all batch shapes share these variables.
-
-        Returns:
-          the number of restored variables.
-
-        Raises:
-          UserError: if the checkpoint cannot be read, or if a variable of the model is missing or
-            has a different shape or type.
-        """
-        if self._slice_copies is None:
-            *_, lowering = self._build(self.replicas, 1, 1, _DecodingLoop.first_part)
-            with self._graph.as_default():
-                # All later lowerings use these slices. If the slices are the masters, nothing is
-                # copied.
-                self._slice_copies = lowering.copy_masters_to_slices()
-        restored = restore_variables(self._session, checkpoint)
-        self._session.run(self._slice_copies)
-        return restored
 
     def predict(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
@@ -137,75 +84,29 @@ class MeshGenerator:
           limit, followed by zeros. The scores, float32 [B], are the sums of the tokens'
           log-probabilities in nats.
         """
-        lowered = self.lower((*inputs.shape, draws.shape[1]))
-        feeds = {lowered.inputs: inputs, lowered.limits: limits, lowered.draws: draws}
-        return tuple(self._session.run([lowered.ids, lowered.scores], feeds))
+        values = {"inputs": inputs, "limits": limits, "draws": draws}
+        return tuple(self._run((*inputs.shape, draws.shape[1]), values, self._lower_loop))
 
-    def close(self) -> None:
-        """Frees the session and its weights."""
-        self._session.close()
+    def _lower_smallest(self) -> tuple[Any, Any, mtf.Lowering]:
+        return self._lower_loop((self.replicas, 1, 1), _DecodingLoop.first_part)
 
-    def lower(self, shape: tuple[int, int, int]) -> _Lowered:
-        """Builds and caches the program of a batch shape. `predict` calls this for each new shape.
-
-        Args:
-          shape: (B, L, T), which are the number of examples, the number of tokens per input, and
-            the maximum number of tokens to predict.
-
-        Returns:
-          the input and output tensors.
-        """
-        if shape not in self._lowered:
-            fed, outputs, lowering = self._build(*shape, _DecodingLoop.run)
-            with self._graph.as_default():
-                exported = [lowering.export_to_tf_tensor(output) for output in outputs]
-            self._lowered[shape] = _Lowered(*fed.values(), *exported)
-        return self._lowered[shape]
-
-    def _build(
-        self, batch: int, input_length: int, length: int, compute: Callable[["_DecodingLoop"], Any]
-    ) -> tuple[dict[str, tf.Tensor], Any, mtf.Lowering]:
-        """Returns the placeholders of a batch shape, the result of `compute`, and the lowering."""
+    def _lower_loop(
+        self, shape: tuple[int, int, int], part: Callable[["_DecodingLoop"], Any] | None = None
+    ) -> tuple[Any, Any, mtf.Lowering]:
+        """Lowers the loop, or only a part of it, for a shape (B, L, T)."""
+        batch, input_length, length = shape
         batch_dim = mtf.Dimension("batch", batch)
         dims = {
             "inputs": [batch_dim, mtf.Dimension("length", input_length)],
             "limits": [batch_dim],
             "draws": [batch_dim, mtf.Dimension("length", length)],
         }
-        graph, placement = mtf.Graph(), self._placement
-        mesh = mtf.Mesh(graph, "inference")
-        with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
-            fed = {
-                name: tf.placeholder(
-                    tf.float32 if name == "draws" else tf.int32, [dim.size for dim in shape]
-                )
-                for name, shape in dims.items()
-            }
-            feeds = _BatchFeeds(
-                **{
-                    name: mtf.import_fully_replicated(mesh, fed[name], mtf.Shape(shape), name=name)
-                    for name, shape in dims.items()
-                }
-            )
-            with fused(self._model, placement.mesh_shape, placement.layout_rules):
-                loop = _DecodingLoop(self._model, self._types, feeds, self._method)
-                outputs = compute(loop)
-            return fed, outputs, mtf.Lowering(graph, {mesh: self._mesh_impl}, autostack=False)
 
+        def compute(**feeds: mtf.Tensor) -> Any:
+            loop = _DecodingLoop(self._model, self._types, self._method, **feeds)
+            return (part or _DecodingLoop.run)(loop)
 
-@dataclasses.dataclass(frozen=True)
-class _BatchFeeds:
-    """The input tensors of a batch in a mesh.
-
-    Attributes:
-      inputs: int32 [B, L], 0 is padding.
-      limits: int32 [B], the maximum number of tokens to predict, with EOS; 0 for a padding row.
-      draws: float32 [B, T], uniform random numbers in [0, 1) for sampling.
-    """
-
-    inputs: mtf.Tensor
-    limits: mtf.Tensor
-    draws: mtf.Tensor
+        return self._lower(dims, compute, floats=("draws",))
 
 
 class _DecodingLoop:
@@ -214,22 +115,31 @@ class _DecodingLoop:
     Args:
       model: Mesh TensorFlow's `Bitransformer`.
       types: the types of masters, slices and activations.
-      feeds: the batch.
       method: the method by which tokens are chosen.
+      inputs: int32 [B, L], 0 is padding.
+      limits: int32 [B], the maximum number of tokens to predict, with EOS; 0 for a padding row.
+      draws: float32 [B, T], uniform random numbers in [0, 1) for sampling.
     """
 
     def __init__(
-        self, model: Any, types: mtf.VariableDType, feeds: _BatchFeeds, method: DecodingMethod
+        self,
+        model: Any,
+        types: mtf.VariableDType,
+        method: DecodingMethod,
+        *,
+        inputs: mtf.Tensor,
+        limits: mtf.Tensor,
+        draws: mtf.Tensor,
     ) -> None:
         self._decoder = model.decoder
         self._types = types
-        self._feeds = feeds
+        self._mesh, self._limits, self._draws = inputs.mesh, limits, draws
         self._search: Search = search(method)
-        self._batch_dim = feeds.inputs.shape.dims[0]
-        self._length_dim = mtf.Dimension("length", feeds.draws.shape.dims[1].size)
+        self._batch_dim = inputs.shape.dims[0]
+        self._length_dim = mtf.Dimension("length", draws.shape.dims[1].size)
         self._beam_dim = mtf.Dimension("beam", method.beam_size) if method.beam_size > 1 else None
-        self._shared = model._shared_params(feeds.inputs.mesh, types)
-        self._memory = _encode(model, types, feeds.inputs, self._shared)
+        self._shared = model._shared_params(inputs.mesh, types)
+        self._memory = _encode(model, types, inputs, self._shared)
 
     def run(self) -> tuple[mtf.Tensor, mtf.Tensor]:
         """Predicts tokens until EOS or the limit.
@@ -239,7 +149,6 @@ class _DecodingLoop:
         """
         states, constants, logits = self.first_part()
         self._table = _table(logits)
-        mesh = self._feeds.inputs.mesh
         names = list(self._search.fields)
 
         def is_running(step: mtf.Tensor, *loop: mtf.Tensor) -> mtf.Tensor:
@@ -256,7 +165,7 @@ class _DecodingLoop:
                 new_states = [self._reorder(state, ancestors, step) for state in new_states]
             return [step + 1, *chosen, *new_states]
 
-        start = [mtf.zeros(mesh, mtf.Shape([]), tf.int32), *self._start(), *states]
+        start = [mtf.zeros(self._mesh, mtf.Shape([]), tf.int32), *self._start(), *states]
         outputs = mtf.while_loop(is_running, body, start)
         ids, score = (outputs[1 + names.index(name)] for name in ("ids", "score"))
         return mtf.anonymize(ids), mtf.anonymize(score)
@@ -265,7 +174,7 @@ class _DecodingLoop:
         output, sequence_id, inputs = self._memory
         return transformer.Context(
             model=self._decoder,
-            mesh=self._feeds.inputs.mesh,
+            mesh=self._mesh,
             batch_dims=[self._batch_dim, *([self._beam_dim] if self._beam_dim else [])],
             length_dim=self._length_dim,
             variable_dtype=self._types,
@@ -282,7 +191,7 @@ class _DecodingLoop:
         )
 
     def _positions(self) -> mtf.Tensor:
-        return mtf.range(self._feeds.inputs.mesh, self._length_dim, tf.int32)
+        return mtf.range(self._mesh, self._length_dim, tf.int32)
 
     def first_part(self) -> tuple[list[mtf.Tensor], list[Any], mtf.Tensor]:
         """Runs Mesh TensorFlow's pass in mode "first_part", which creates the decoding states.
@@ -293,9 +202,7 @@ class _DecodingLoop:
           (states after the first pass, constant states, logits).
         """
         batch_dims = [self._batch_dim, *([self._beam_dim] if self._beam_dim else [])]
-        ids = mtf.zeros(
-            self._feeds.inputs.mesh, mtf.Shape([*batch_dims, self._length_dim]), tf.int32
-        )
+        ids = mtf.zeros(self._mesh, mtf.Shape([*batch_dims, self._length_dim]), tf.int32)
         positions = self._positions()
         context = self._context(
             "first_part",
@@ -332,9 +239,7 @@ class _DecodingLoop:
 
     def _start(self) -> tuple[mtf.Tensor, ...]:
         length = self._length_dim.size
-        return self._slicewise(
-            lambda limits: self._search.start(limits, length), [self._feeds.limits]
-        )
+        return self._slicewise(lambda limits: self._search.start(limits, length), [self._limits])
 
     def _choose(
         self, step: mtf.Tensor, logits: mtf.Tensor, search_state: dict[str, mtf.Tensor]
@@ -343,7 +248,7 @@ class _DecodingLoop:
         vocab_dim = logits.shape.dims[-1]
         # No layout rule splits a dimension of this name, so every device has the whole vocabulary.
         logits = mtf.rename_dimension(logits, vocab_dim.name, "whole_vocab")
-        feeds = (self._feeds.limits, self._feeds.draws)
+        feeds = (self._limits, self._draws)
         return self._slicewise(self._search.step, [step, logits, *feeds, *search_state.values()])
 
     def _reorder(self, state: mtf.Tensor, ancestors: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:

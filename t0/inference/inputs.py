@@ -23,7 +23,6 @@ run makes the same batches.
 
 import contextlib
 import dataclasses
-import gzip
 import hashlib
 import itertools
 import json
@@ -35,11 +34,14 @@ import numpy as np
 
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
-from t0.files.any_path import any_path
-from t0.inference.methods import EOS, DecodingMethod
+from t0.files.any_path import any_path, unpacked
 from t0.sources.readers import parsed_line, read_document, rows_of_document, without_bad_rows
 
 _T = TypeVar("_T")
+
+EOS = 1
+# A score that is less than any sum of log-probabilities.
+NEVER = -1e9
 
 # The number of batches in a window. In a larger window, the lengths within a batch are more
 # similar.
@@ -48,6 +50,26 @@ _SHORTEST = 16
 
 _JSON = (".jsonl", ".json")
 FIELDS = ("inputs", "targets")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingMethod:
+    """The method by which a decoder chooses tokens.
+
+    Attributes:
+      beam_size: the number of beams; 1 for greedy search or sampling.
+      alpha: the exponent of the length penalty. Finished beams are compared by
+        score / ((5 + tokens with EOS) / 6) ** alpha, as in GNMT (arXiv:1609.08144, equation 14,
+        without coverage) and in Mesh TensorFlow.
+      temperature: the number by which logits are divided before a token is drawn; 0 if the most
+        likely token is taken instead of a draw.
+      top_k: the number of most likely tokens among which a token is drawn; 0 for all tokens.
+    """
+
+    beam_size: int = 1
+    alpha: float = 0.6
+    temperature: float = 0.0
+    top_k: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,10 +163,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     blank = 0
     with contextlib.ExitStack() as stack:
         with reading(path):
-            file = stack.enter_context(paths.opened(path))
-            if path.endswith(".gz"):
-                file = stack.enter_context(gzip.GzipFile(fileobj=file))
-            lines = enumerate(file, start=1)
+            lines = enumerate(stack.enter_context(unpacked(any_path(path))), start=1)
         while True:
             with reading(path):
                 number, line = next(lines, (0, b""))

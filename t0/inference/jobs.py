@@ -2,12 +2,12 @@
 
     settings = InferenceSettings(mixture_or_task_name="qa", output_dir="/out", beam_size=4)
     settings.method                     # DecodingMethod(beam_size=4, alpha=0.6, ...)
-    run = RunArguments((vocabulary, vocabulary), {"inputs": 512, "targets": 64}, batch_size=32)
-    make_jobs(settings, run)           # one for each task
-    make_t5_jobs(run)                  # the job of T5's decode_from_file
+    make_jobs(settings, arguments)      # one for each task
+    make_t5_jobs(arguments)             # the job of T5's decode_from_file
 
-In gin, `InferenceSettings` is called `t0.infer`, and `gin/runs/infer.gin` binds its fields. The job
-of T5's `infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
+`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. In gin,
+`InferenceSettings` is called `t0.infer`, and `gin/runs/infer.gin` binds its fields. The job of T5's
+`infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
 `Bitransformer.decode`, and writes one prediction per line to `<output_filename>-<step>`.
 """
 
@@ -20,40 +20,22 @@ from t0.compat import gin, mesh_utils, seqio
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import opening
-from t0.inference import inputs, prediction_jobs, task_inputs
-from t0.inference.inputs import InputSource, LengthLimits
-from t0.inference.methods import EOS
-from t0.inference.prediction_jobs import PredictionJob, shard_suffix
+from t0.inference import inputs, predictions, task_inputs
+from t0.inference.inputs import EOS, InputSource, LengthLimits
+from t0.inference.predictions import PredictionJob, shard_suffix
 from t0.mesh import devices
+from t0.scoring.mesh_model import both_vocabularies
 from t0.sources.readers import FORMATS
 
 # The settings class that gin configures. The PyTorch engine uses the original class, which does not
 # need gin.
-InferenceSettings = gin.external_configurable(
-    prediction_jobs.InferenceSettings, "infer", module="t0"
-)
+InferenceSettings = gin.external_configurable(predictions.InferenceSettings, "infer", module="t0")
 
 
 _TABLES = tuple(extension for extension, kind in FORMATS.items() if kind != "jsonl")
 
 
-@dataclasses.dataclass(frozen=True)
-class RunArguments:
-    """The arguments of a run that inference uses.
-
-    Attributes:
-      vocabularies: the vocabularies of inputs and targets.
-      sequence_length: the limits {"inputs": tokens, "targets": tokens}; None for no limits, which
-        is allowed only in mode `eval`.
-      batch_size: the number of sequences in a batch.
-    """
-
-    vocabularies: tuple[Any, Any]
-    sequence_length: Mapping[str, int] | None
-    batch_size: int
-
-
-def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[PredictionJob]:
+def make_jobs(settings: InferenceSettings, arguments: Mapping[str, Any]) -> list[PredictionJob]:
     """Returns one job for the input file, or a job for each task of the mixture.
 
     Raises:
@@ -63,20 +45,21 @@ def make_jobs(settings: InferenceSettings, run: RunArguments) -> list[Prediction
         raise UserError("infer.output_dir is not set: it names the folder of the predictions")
     settings = dataclasses.replace(
         settings,
-        batch_size=settings.batch_size or run.batch_size,
+        batch_size=settings.batch_size or arguments["batch_size"],
         activation_dtype=devices.activation_dtype(settings.activation_dtype).name,
     )
-    limits = LengthLimits(run.sequence_length["inputs"], run.sequence_length["targets"])
+    lengths = arguments["sequence_length"]
+    limits = LengthLimits(lengths["inputs"], lengths["targets"])
     ending = f"_{{step}}{shard_suffix(settings)}.jsonl"
     return [
         PredictionJob(
             examples, limits, settings, _join(settings.output_dir, examples.name + ending)
         )
-        for examples in _open_sources(settings, run)
+        for examples in _open_sources(settings, arguments)
     ]
 
 
-def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputSource]:
+def _open_sources(settings: InferenceSettings, arguments: Mapping[str, Any]) -> list[InputSource]:
     name = settings.mixture_or_task_name
     task = opening.known_mixture(name) if name else None
     if settings.input_file:
@@ -85,14 +68,19 @@ def _open_sources(settings: InferenceSettings, run: RunArguments) -> list[InputS
         add_eos = (
             bool(feature and feature.add_eos) if settings.add_eos is None else settings.add_eos
         )
-        vocabulary = feature.vocabulary if feature else run.vocabularies[0]
+        vocabulary = (
+            feature.vocabulary if feature else both_vocabularies(arguments["vocabulary"])[0]
+        )
         return [inputs.open_file(settings.input_file, vocabulary, add_eos=add_eos)]
     if task is None:
         raise UserError("nothing to predict: set infer.mixture_or_task_name or infer.input_file")
     opening.require_split(name, settings.split, setting="infer.split")
     return [
         task_inputs.open_task(
-            each, settings.split, use_cached=settings.use_cached, lengths=run.sequence_length
+            each,
+            settings.split,
+            use_cached=settings.use_cached,
+            lengths=arguments["sequence_length"],
         )
         for each in seqio.get_subtasks(task)
         if settings.split in each.splits
@@ -134,7 +122,7 @@ def uses_own_inference(model_type: str) -> bool:
     return supported and (configured or of_t5)
 
 
-def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
+def make_t5_jobs(arguments: Mapping[str, Any]) -> list[PredictionJob]:
     """Returns the job of T5's `infer.gin`.
 
     Raises:
@@ -146,9 +134,12 @@ def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
             "nothing to predict: --gin_file=runs/infer.gin predicts a task or a file, and T5's "
             "--gin_file=infer.gin reads input_filename and writes output_filename"
         )
-    settings, limits = read_decoding_settings(run)
+    settings, limits = read_decoding_settings(arguments)
     examples = inputs.open_file(
-        files[0], run.vocabularies[0], add_eos=True, repeats=bound("decode_from_file.repeats", 1)
+        files[0],
+        both_vocabularies(arguments["vocabulary"])[0],
+        add_eos=True,
+        repeats=bound("decode_from_file.repeats", 1),
     )
     return [
         PredictionJob(
@@ -162,21 +153,25 @@ def make_t5_jobs(run: RunArguments) -> list[PredictionJob]:
 
 
 def make_evaluation_jobs(
-    run: RunArguments, tasks: Sequence[seqio.Task], *, split: str, folder: str
+    arguments: Mapping[str, Any], tasks: Sequence[seqio.Task], folder: str
 ) -> list[PredictionJob]:
     """Returns the jobs that decode tasks for mode `eval` on the PyTorch engine.
 
     Args:
-      run: the run's arguments.
+      arguments: the arguments of the run.
       tasks: the tasks.
-      split: the split of the tasks.
       folder: the folder to which the decoded texts are written, as `<task>_<step>.jsonl`.
     """
-    settings, limits = read_decoding_settings(run)
+    settings, limits = read_decoding_settings(arguments)
     cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
     return [
         PredictionJob(
-            task_inputs.open_task(task, split, use_cached=cached, lengths=run.sequence_length),
+            task_inputs.open_task(
+                task,
+                arguments["dataset_split"],
+                use_cached=cached,
+                lengths=arguments["sequence_length"],
+            ),
             limits,
             settings,
             _join(folder, f"{task.name}_{{step}}.jsonl"),
@@ -186,20 +181,28 @@ def make_evaluation_jobs(
 
 
 def read_decoding_settings(
-    run: RunArguments, longest: int | None = None
-) -> tuple[prediction_jobs.InferenceSettings, LengthLimits]:
+    arguments: Mapping[str, Any],
+) -> tuple[predictions.InferenceSettings, LengthLimits]:
     """Reads the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.
 
-    Args:
-      run: the run's arguments.
-      longest: the number of tokens of the longest input, which is the limit if the run has no
-        lengths.
+    If the run has no lengths, the limits may be None.
     """
-    decode = {name: bound(f"Bitransformer.decode.{name}", value) for name, value in _T5.items()}
-    most_inputs = run.sequence_length["inputs"] if run.sequence_length else longest
+    defaults = {
+        "beam_size": 1,
+        "alpha": 0.6,
+        "temperature": 0.0,
+        "sampling_keep_top_k": -1,
+        "decode_length_multiplier": 1.5,
+        "decode_length_constant": 10,
+        "max_decode_length": None,
+    }
+    decode = {
+        name: bound(f"Bitransformer.decode.{name}", value) for name, value in defaults.items()
+    }
+    most_inputs = (arguments["sequence_length"] or {}).get("inputs")
     per_input = (decode["decode_length_multiplier"], decode["decode_length_constant"])
     settings = InferenceSettings(
-        batch_size=run.batch_size,
+        batch_size=arguments["batch_size"],
         beam_size=decode["beam_size"],
         alpha=decode["alpha"],
         temperature=decode["temperature"],
@@ -211,18 +214,6 @@ def read_decoding_settings(
         per_input if settings.beam_size > 1 else None,
     )
     return settings, limits
-
-
-# Parameters of Mesh TensorFlow's Bitransformer.decode, and their defaults.
-_T5 = {
-    "beam_size": 1,
-    "alpha": 0.6,
-    "temperature": 0.0,
-    "sampling_keep_top_k": -1,
-    "decode_length_multiplier": 1.5,
-    "decode_length_constant": 10,
-    "max_decode_length": None,
-}
 
 
 def _join(*parts: str) -> str:

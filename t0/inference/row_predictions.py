@@ -12,7 +12,6 @@ with the prediction is first written for each row that can be rendered. `write_p
 writes the user's rows with the predictions from these lines.
 """
 
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -26,14 +25,14 @@ import numpy as np
 from t0.errors import UserError, reading, say
 from t0.files.table_files import check_rows, write_table
 from t0.inference.inputs import InferenceExample, InputSource
-from t0.inference.prediction_file import BatchPredictions, PredictionFile
+from t0.inference.predictions import BatchPredictions, PredictionFile
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
 from t0.prompts.model_prompts import RecordedPrompt
 from t0.scoring.batching import BatchPlan
 from t0.scoring.examples import RankTaskFacts, ScoringTask, count_examples
 from t0.scoring.ranking import ChoiceScorer, score_tasks, with_scores
-from t0.scoring.records import ChoiceRecord, RecordSorter
+from t0.scoring.records import ChoiceRecord, sort_records
 from t0.sources.folders import files_of, split_file
 from t0.sources.readers import FORMATS, Reader, reader_for
 
@@ -58,15 +57,6 @@ class RowFile:
     columns: tuple[str, ...]
     count: int
 
-    def digest(self) -> str:
-        """Returns a hash of the file's bytes."""
-        digest = hashlib.sha256()
-        for path in files_of(split_file(self.path)):
-            with reading(path), path.open("rb") as file:
-                while block := file.read(2**20):
-                    digest.update(block)
-        return digest.hexdigest()
-
 
 def open_rows(path: str) -> RowFile:
     """Opens a file of rows, in any format that training data may have.
@@ -74,10 +64,10 @@ def open_rows(path: str) -> RowFile:
     Raises:
       UserError: if the file does not exist, is malformed, has an unknown format, or has no rows.
     """
-    file = split_file(Path(path)) if Path(path).exists() else None
+    if not Path(path).exists():
+        raise UserError(f"{path} does not exist. Expected a file with rows")
+    file = split_file(Path(path))
     if file is None:
-        if not Path(path).exists():
-            raise UserError(f"{path} does not exist. Expected a file with rows")
         raise UserError(
             f"{path} is not a file with rows. They are read from {', '.join(FORMATS)} (text also "
             "as .gz), chosen by the extension"
@@ -111,13 +101,6 @@ class RowTask:
         own = {name.replace("-", "_"): name for name in self.rows.columns}
         renamed = {name: old for name, old in self.prompt.template.columns if old in own.values()}
         return own | renamed
-
-    @functools.cached_property
-    def label_columns(self) -> list[str]:
-        """The columns of the file that the template uses for the target but not for the input."""
-        compiled = self.prompt.compiled
-        names = sorted(compiled.columns - compiled.input_columns)
-        return [self._columns[name] for name in names if name in self._columns]
 
     def check(self, output: str, *, all_choices: bool) -> None:
         """Checks the rows and the output before any prediction, which may take hours.
@@ -180,9 +163,9 @@ class RowTask:
             return None, str(error)
         return example, "" if example else f"row {number} renders to an empty text"
 
-    def examples(self, start: int, stop: int | None) -> Iterator[tuple[int, Example]]:
+    def examples(self) -> Iterator[tuple[int, Example]]:
         """Yields (row number, rendered texts) for each row that can be rendered."""
-        for number, row in enumerate(self.rows.reader.rows(start, stop), start):
+        for number, row in enumerate(self.rows.reader.rows(0, None)):
             example, _ = self.render(row, number)
             if example:
                 yield number, example
@@ -190,19 +173,21 @@ class RowTask:
     def _encode(self, text: str, eos: bool) -> list[int]:
         return [*self.vocabulary.encode(text), *[self.vocabulary.eos_id] * eos]
 
-    def records(self, start: int, stop: int) -> Iterator[ChoiceRecord]:
-        """Yields the answer choices of rows `start` to `stop`. No choice is marked as correct."""
-        for number, example in self.examples(start, stop):
-            inputs = np.asarray(self._encode(example.inputs, self.prompt.inputs_eos), np.int32)
-            for index, text in enumerate(example.choices):
-                targets = np.asarray(self._encode(text, True), np.int32)
-                yield ChoiceRecord(number, index, inputs, targets, False, text)
+    def records(self) -> Iterator[ChoiceRecord]:
+        """Yields the answer choices of the rows. No choice is marked as correct."""
+        with ProgressLine(self.rows.count, unit="row", doing="rendering") as progress:
+            for number, example in self.examples():
+                inputs = np.asarray(self._encode(example.inputs, self.prompt.inputs_eos), np.int32)
+                for index, text in enumerate(example.choices):
+                    targets = np.asarray(self._encode(text, True), np.int32)
+                    yield ChoiceRecord(number, index, inputs, targets, False, text)
+                progress.count(1)
 
     def source(self) -> InputSource:
         """Returns the prompted inputs of all rows as a source for decoding."""
 
         def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-            for number, example in self.examples(0, None):
+            for number, example in self.examples():
                 if number % shards == shard:
                     tokens = self._encode(example.inputs, self.prompt.inputs_eos)
                     yield InferenceExample(number, example.inputs, None, tokens)
@@ -211,9 +196,14 @@ class RowTask:
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts about the rows and the prompt that determine the predictions."""
+        digest = hashlib.sha256()
+        for path in files_of(split_file(self.rows.path)):
+            with reading(path), path.open("rb") as file:
+                while block := file.read(2**20):
+                    digest.update(block)
         prompt = json.dumps(dataclasses.asdict(self.prompt.template) | {"where": ""})
         return {
-            "rows_sha256": self.rows.digest(),
+            "rows_sha256": digest.hexdigest(),
             "prompt": self.prompt.task,
             "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
         }
@@ -238,43 +228,39 @@ def rank_rows(
     Raises:
       UserError: if a score is not a number, or the file cannot be written.
     """
-    with RecordSorter() as sorter:
-        windows = _read_windows(task, sorter)
-        numbers = {window.name: number for number, window in enumerate(windows)}
-        filled = [window for window in windows if len(window.choices)]
-        unsaved = {
-            name for name, number in numbers.items() if (number, 0) not in file.finished_batches
-        }
-        # The plan covers all windows, so that a resumed run scores each choice in the same batch.
-        scorer = make_scorer()
-        plan = make_plan(filled, scorer)
-        say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-        with ProgressLine(task.rows.count, unit="row", doing="predicting") as progress:
-            for window in windows:
-                if window.name not in unsaved:
-                    progress.count_before(len(window.choices))
-                elif not len(window.choices):
-                    file.save_batch(numbers[window.name], 0, BatchPredictions({}, {}))
-            options = {"task_names": unsaved, "tick": lambda *example: progress.count(1)}
-            for window, scores in score_tasks(scorer, filled, plan, **options):
-                file.save_batch(numbers[window.name], 0, _choice_lines(window, scores))
-        summary = file.finish([1] * len(windows))
+    windows = _read_windows(task)
+    numbers = {window.name: number for number, window in enumerate(windows)}
+    filled = [window for window in windows if len(window.choices)]
+    unsaved = {name for name, number in numbers.items() if (number, 0) not in file.finished_batches}
+    # The plan covers all windows, so that a resumed run scores each choice in the same batch.
+    scorer = make_scorer()
+    plan = make_plan(filled, scorer)
+    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    total = sum(int(window.choices.sum()) for window in filled if window.name in unsaved)
+    with ProgressLine(total, unit="choice", doing="predicting") as progress:
+        for window in windows:
+            if window.name in unsaved and not len(window.choices):
+                file.save_batch(numbers[window.name], 0, BatchPredictions({}, {}))
+        for window, scores in score_tasks(
+            scorer, filled, plan, task_names=unsaved, tick=progress.count
+        ):
+            file.save_batch(numbers[window.name], 0, _choice_lines(window, scores))
+    summary = file.finish([1] * len(windows))
     for kind, name in (("inputs", "truncated_inputs"), ("choices", "truncated_targets")):
         if summary.get(name):
             print(f"  {kind} cut at the model's length limits: {summary[name]:,}")
 
 
-def _read_windows(task: RowTask, sorter: RecordSorter) -> list[ScoringTask]:
+def _read_windows(task: RowTask) -> list[ScoringTask]:
     """Renders and tokenizes the rows, and returns a scoring task for each window."""
+    read = sort_records(task.records())
     windows = []
-    with ProgressLine(task.rows.count, unit="row", doing="rendering") as progress:
-        for start in range(0, task.rows.count, WINDOW_ROWS):
-            stop = min(start + WINDOW_ROWS, task.rows.count)
-            read = sorter.sort(task.records(start, stop))
-            name = f"{task.prompt.task}, rows {start} to {stop - 1}"
-            facts = RankTaskFacts(name, task.prompt.dataset, task.prompt.template.name, ())
-            windows.append(count_examples(facts, read, task.lengths))
-            progress.count(stop - start)
+    for start in range(0, task.rows.count, WINDOW_ROWS):
+        stop = min(start + WINDOW_ROWS, task.rows.count)
+        name = f"{task.prompt.task}, rows {start} to {stop - 1}"
+        facts = RankTaskFacts(name, task.prompt.dataset, task.prompt.template.name, ())
+        read_window = functools.partial(read, start, stop)
+        windows.append(count_examples(facts, read_window, task.lengths))
     return windows
 
 
@@ -308,35 +294,29 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
       UserError: if a column of the rows has the name of a column to add, or the file cannot be
         written.
     """
-    counts: collections.Counter[str] = collections.Counter()
-    first: list[str] = []
     names = _choice_columns(_name_choices(task, lines)) if all_choices else []
     added = (*task.added_columns, *names)
     task.check_names(added)
+    failures: list[str] = []
 
     def predicted_rows() -> Iterator[dict[str, Any]]:
         predictions = _read_lines(lines)
         prediction = next(predictions, None)
         for number, row in enumerate(task.rows.reader.rows(0, None)):
-            counts["labels"] += any(map(_is_label, map(row.get, task.label_columns)))
+            values = {}
             if prediction and prediction["idx"] == number:
                 values = _values(task, prediction, names)
                 prediction = next(predictions, None)
             else:
-                counts["empty"] += 1
-                values = {}
-                first.extend([] if first else [task.render(row, number)[1]])
+                failures.append("" if failures else task.render(row, number)[1])
             yield {**row, **dict.fromkeys(added), **values}
 
     write_table(output, (*task.rows.columns, *added), predicted_rows())
     notes = [f"{output}: {task.rows.count:,} rows, predicted with the prompt {task.prompt.task}"]
-    if counts["labels"]:
-        columns = ", ".join(task.label_columns)
-        notes.append(f"  labels in the column {columns} are ignored: {counts['labels']:,} rows")
-    if counts["empty"]:
-        number = f"{counts['empty']:,} row{'s' * (counts['empty'] != 1)}"
+    if failures:
+        number = f"{len(failures):,} row{'s' * (len(failures) != 1)}"
         notes.append(
-            f"  {number} could not be rendered: the prediction is empty. First: {first[0]}"
+            f"  {number} could not be rendered: the prediction is empty. First: {failures[0]}"
         )
     return notes
 
@@ -344,11 +324,6 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
 def _read_lines(path: str) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8") as file:
         yield from map(json.loads, file)
-
-
-def _is_label(value: Any) -> bool:
-    """Returns whether a value is a label, which is neither missing nor empty nor hidden (-1)."""
-    return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 
 def _name_choices(task: RowTask, lines: str) -> Sequence[str]:

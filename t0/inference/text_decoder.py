@@ -1,13 +1,15 @@
-"""Decodes texts in memory: the answers of a rank evaluation, and the tasks of mode `eval`.
+"""Predicts texts with Mesh TensorFlow: into files, or in memory for an evaluation.
 
-    decoder = TextDecoder(model, vocabularies, dtype="float32", lengths=None, batch_size=32)
+    predict(arguments)    # as t0.infer is configured, into <infer.output_dir>/<task>_1000.jsonl
+
+Answers to ranked prompts, and the tasks of mode `eval`, are decoded in memory:
+
+    decoder = TextDecoder(arguments, dtype="float32")
     decoder.restore("/models/tiny/model.ckpt-1000")
     list(decoder.decode([np.array([363, 19, 42])], 16))   # ["True"]
 
-    decode = evaluation_decoder(model, RunArguments(vocabularies, lengths, batch_size=32))
+    decode = evaluation_decoder(arguments)
     decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, in order
-
-Mode `infer` makes the same predictions, but writes them to files (`t0.inference.prediction_loop`).
 """
 
 import functools
@@ -16,15 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_dataset, mesh_utils, mtf, tfds
+from t0.checkpoints import checkpoint_files
+from t0.compat import mesh_dataset, mesh_utils, tfds
 from t0.compat import tf1 as tf
 from t0.inference.generator import MeshGenerator
-from t0.inference.inputs import WINDOW, InferenceExample, LengthLimits, batches, windows
-from t0.inference.jobs import RunArguments, read_decoding_settings
-from t0.inference.methods import DecodingMethod
-from t0.inference.prediction_jobs import predicted_tokens
+from t0.inference.inputs import (
+    WINDOW,
+    DecodingMethod,
+    InferenceExample,
+    LengthLimits,
+    batches,
+    windows,
+)
+from t0.inference.jobs import InferenceSettings, make_jobs, make_t5_jobs, read_decoding_settings
+from t0.inference.predictions import decode_batch, predict_checkpoints
 from t0.mesh import devices
-from t0.scoring.mesh_model import MeshModel, build_model
+from t0.scoring.mesh_model import (
+    both_vocabularies,
+    build_model,
+    chosen_checkpoints,
+    vocabulary_hash,
+)
 
 # The maximum number of rows of a batch on a CPU. Larger batches are not faster, and the last batch
 # of a task then has more empty rows.
@@ -32,16 +46,42 @@ _MOST_ROWS = 32
 _UNLIMITED = 1 << 20
 
 
+def predict(arguments: Mapping[str, Any], checkpoint: str | None = None) -> None:
+    """Writes the predictions that gin configures with `t0.infer` or with T5's `infer.gin`.
+
+    Args:
+      arguments: the arguments of the run, as `t0.run.arguments.read` returns them. If
+        `infer.batch_size` is set, it is used instead of their batch size.
+      checkpoint: a checkpoint to use instead of those in the model directory, or None.
+
+    Raises:
+      UserError: if nothing is configured, or an input or output file cannot be used.
+    """
+    settings = InferenceSettings()
+    inputs, targets = both_vocabularies(arguments["vocabulary"])
+    jobs = make_jobs(settings, arguments) if settings.configured else make_t5_jobs(arguments)
+
+    def describe(path: str) -> dict[str, Any]:
+        return {
+            "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
+            "vocabulary_sha256": vocabulary_hash(inputs),
+        }
+
+    def make_generator() -> MeshGenerator:
+        first = jobs[0].settings
+        return make_mesh_generator(arguments, dtype=first.activation_dtype, method=first.method)
+
+    checkpoints = chosen_checkpoints(arguments, checkpoint)
+    predict_checkpoints(jobs, checkpoints, make_generator, targets, describe=describe)
+
+
 class TextDecoder:
     """Decodes inputs to texts.
 
     Args:
-      model: the model's type and mesh.
-      vocabularies: the vocabularies of inputs and targets.
+      arguments: the arguments of the run. On a CPU, a larger batch size than `_MOST_ROWS` counts as
+        `_MOST_ROWS`.
       dtype: the activation type.
-      lengths: the limits in tokens, or None for no limits.
-      batch_size: the maximum number of inputs in a batch. On a CPU, larger values than `_MOST_ROWS`
-        count as `_MOST_ROWS`.
       method: the method by which tokens are chosen.
       targets_per_input: a limit for predictions that depends on the length of the input; see
         `LengthLimits`.
@@ -51,23 +91,22 @@ class TextDecoder:
 
     def __init__(
         self,
-        model: MeshModel,
-        vocabularies: tuple[Any, Any],
+        arguments: Mapping[str, Any],
         *,
         dtype: str,
-        lengths: Mapping[str, int] | None,
-        batch_size: int,
         method: DecodingMethod = DecodingMethod(),  # noqa: B008 (it is frozen)
         targets_per_input: tuple[float, float] | None = None,
         make_generator: Callable[..., Any] | None = None,
     ) -> None:
-        make = make_generator or functools.partial(make_mesh_generator, model, vocabularies)
+        make = make_generator or functools.partial(make_mesh_generator, arguments)
         self._generator = make(dtype=dtype, method=method)
-        self._method, self._vocabulary = method, vocabularies[1]
+        _, self._vocabulary = both_vocabularies(arguments["vocabulary"])
+        lengths = arguments["sequence_length"]
+        self._method = method
         self._limits = (lengths["inputs"] if lengths else _UNLIMITED, targets_per_input)
-        replicas = self._generator.replicas
-        on_gpu = self._generator.device_kind == "gpu"
-        rows = batch_size if on_gpu else min(_MOST_ROWS, batch_size)
+        replicas, rows = self._generator.replicas, arguments["batch_size"]
+        if self._generator.device_kind != "gpu":
+            rows = min(_MOST_ROWS, rows)
         self._rows = max(1, rows // replicas) * replicas
 
     def restore(self, checkpoint: str) -> int:
@@ -85,60 +124,46 @@ class TextDecoder:
                 window, limits, batch_size=self._rows, method=self._method, seed=0
             )
             for batch in window_batches:
-                ids, _ = self._generator.predict(batch.inputs, batch.limits, batch.draws)
-                for row, index in enumerate(batch.places):
-                    tokens = predicted_tokens(ids[row], batch.limits[row])
-                    texts[index] = self._vocabulary.decode(tokens)
+                for index, _, text, _ in decode_batch(self._generator, self._vocabulary, batch):
+                    texts[index] = text
             yield from texts
 
 
 def make_mesh_generator(
-    model: MeshModel, vocabularies: tuple[Any, Any], *, dtype: str, method: DecodingMethod
+    arguments: Mapping[str, Any], *, dtype: str, method: DecodingMethod
 ) -> MeshGenerator:
     """Builds the configured model with the given activation type, and returns its generator."""
-    built_model, placement = build_model(model, vocabularies)
-    types = mesh_utils.get_variable_dtype()
     activations = devices.activation_dtype(dtype)
-    if activations != tf.float32:
-        types = mtf.VariableDType(types.master_dtype, activations, activations)
-    return MeshGenerator(built_model, types, placement, method)
+    return MeshGenerator(*build_model(arguments, activations), method)
 
 
 def evaluation_decoder(
-    model: MeshModel, run: RunArguments, make_generator: Callable[..., Any] | None = None
+    arguments: Mapping[str, Any], make_generator: Callable[..., Any] | None = None
 ) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
     """Returns a function that decodes datasets with a checkpoint.
 
     Gin configures the decoding through the parameters of `Bitransformer.decode`.
 
     Args:
-      model: the model's type and mesh.
-      run: the run's arguments. If they contain no lengths, the longest input determines the
-        lengths.
+      arguments: the arguments of the run. If they contain no lengths, the longest input determines
+        the lengths.
       make_generator: see `TextDecoder`.
     """
-    decoders: list[TextDecoder] = []
+    settings, limits = read_decoding_settings(arguments)
+    decoder = TextDecoder(
+        arguments,
+        dtype=mesh_utils.get_variable_dtype().activation_dtype.name,
+        method=settings.method,
+        targets_per_input=limits.targets_per_input,
+        make_generator=make_generator,
+    )
 
     def decode(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
-        inputs = [list(_inputs(dataset_inputs, run.sequence_length)) for dataset_inputs in datasets]
-        longest = max((len(ids) for dataset_inputs in inputs for ids in dataset_inputs), default=1)
-        settings, limits = read_decoding_settings(run, longest)
-        if not decoders:
-            decoders.append(
-                TextDecoder(
-                    model,
-                    run.vocabularies,
-                    dtype=mesh_utils.get_variable_dtype().activation_dtype.name,
-                    lengths=run.sequence_length,
-                    batch_size=run.batch_size,
-                    method=settings.method,
-                    targets_per_input=limits.targets_per_input,
-                    make_generator=make_generator,
-                )
-            )
-        decoders[0].restore(checkpoint)
-        for dataset_inputs in inputs:
-            yield from decoders[0].decode(dataset_inputs, limits.targets)
+        inputs = [list(_inputs(dataset, arguments["sequence_length"])) for dataset in datasets]
+        longest = max((len(ids) for of_dataset in inputs for ids in of_dataset), default=1)
+        decoder.restore(checkpoint)
+        for of_dataset in inputs:
+            yield from decoder.decode(of_dataset, limits.targets or longest)
 
     return decode
 

@@ -22,7 +22,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_pod import deterministic_uniform
-from t0.scoring.mesh_model import MeshModel, build_model, restore_variables
+from t0.scoring.mesh_model import build_model, restore_variables
 from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import TrainingSpec, build, build_held_out
@@ -128,8 +128,15 @@ def score_choices(run: PodRun, prefix: str, inputs: np.ndarray, targets: np.ndar
       targets: their choices [inputs, choices, length].
     """
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
-    spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
-    model, placement = build_model(spec, (vocabulary, vocabulary))
+    model, _, placement = build_model(
+        {
+            "vocabulary": vocabulary,
+            "model_type": run.model_type,
+            "mesh_shape": mtf.Shape([]),
+            "layout_rules": run.layout_rules,
+            "mesh_devices": None,
+        }
+    )
     with contextlib.closing(MeshScorer(model, run.variable_dtype, placement)) as scorer:
         scorer.restore(prefix)
         return scorer.log_likelihoods(inputs, targets)

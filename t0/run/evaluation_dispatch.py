@@ -16,7 +16,6 @@ The settings have the name `t0.evaluation` in gin. `t0 eval` binds them.
 import collections
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -26,11 +25,8 @@ from t0.errors import UserError
 from t0.feeding import live, opening
 from t0.feeding.objectives import objective_of
 from t0.inference.text_decoder import TextDecoder
-from t0.mesh import devices
 from t0.scoring import evaluate, perplexity
-from t0.scoring.mesh_model import MeshModel, chosen_checkpoints, vocabulary_hash
 from t0.scoring.records import draw_sample, sample_facts
-from t0.training.graph import TrainingSpec
 
 RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
 
@@ -266,57 +262,23 @@ def rank(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
       arguments: the arguments of the run, as returned by `arguments.read`.
       checkpoint: the checkpoint to score; None for the checkpoints in the model directory.
     """
-    vocabulary, split = arguments["vocabulary"], arguments["dataset_split"]
     torch_engine = torch_evaluation(arguments)
-    make_decoder = TextDecoder
-    if torch_engine:
-        make_decoder = functools.partial(TextDecoder, make_generator=torch_engine.make_generator)
     evaluate.rank_evaluate(
-        MeshModel.from_estimator_arguments(arguments),
-        vocabulary=vocabulary,
-        lengths=arguments["sequence_length"],
-        batch_size=arguments["batch_size"],
-        split=split,
-        model_dir=arguments["model_dir"],
-        datasets=arguments["eval_dataset_fn"](
-            sequence_length=None, vocabulary=vocabulary, dataset_split=split
-        ),
-        summary_dir=arguments["eval_summary_dir"],
-        steps=arguments["eval_checkpoint_step"],
-        dir_suffix=arguments["eval_dir_suffix"],
-        checkpoint=checkpoint,
+        arguments,
+        checkpoint,
         facts=given_facts(),
-        make_decoder=make_decoder,
+        make_decoder=functools.partial(
+            TextDecoder, make_generator=torch_engine and torch_engine.make_generator
+        ),
         make_scorer=torch_engine and torch_engine.make_scorer,
     )
 
 
 def measure(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     """Measures nats per target token. The arguments are those of `rank`."""
-    split, model_dir = arguments["dataset_split"], arguments["model_dir"]
-    folder = arguments["eval_summary_dir"] or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
-    suffix = arguments["eval_dir_suffix"]
-    vocabulary = arguments["vocabulary"]
-    dtype = bound("get_variable_dtype.activation_dtype", "float32")
     torch_engine = torch_evaluation(arguments)
-    perplexity.measure(
-        TrainingSpec.from_estimator_arguments(**arguments),
-        arguments["eval_dataset_fn"](
-            sequence_length=arguments["sequence_length"], vocabulary=vocabulary, dataset_split=split
-        ),
-        checkpoints=chosen_checkpoints(model_dir, arguments["eval_checkpoint_step"], checkpoint),
-        folder=folder + (f"_{suffix}" if suffix else ""),
-        facts={
-            "model_dir": model_dir,
-            "split": split,
-            "vocabulary_sha256": vocabulary_hash(
-                vocabulary[1] if isinstance(vocabulary, tuple) else vocabulary
-            ),
-            **given_facts(),
-        },
-        activations=devices.activation_dtype(dtype),
-        make_model=torch_engine and functools.partial(torch_engine.make_scorer, dtype),
-    )
+    make_model = torch_engine and torch_engine.make_scorer
+    perplexity.measure(arguments, checkpoint, facts=given_facts(), make_model=make_model)
 
 
 def torch_evaluation(arguments: Mapping[str, Any]) -> Any:

@@ -22,12 +22,11 @@ from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
 from t0.feeding.opening import ChoiceLosses, open_dataset_function
 from t0.files import paths
-from t0.inference import jobs, predict, text_decoder
+from t0.inference import jobs, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.run import evaluation_dispatch, row_prediction, tpu_checks
 from t0.scoring import decoded, perplexity
-from t0.scoring.mesh_model import MeshModel, both_vocabularies
 from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.graph import TrainingSpec
@@ -274,21 +273,15 @@ def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
     if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
         return None
     arguments = run.read()
-    model = MeshModel.from_estimator_arguments(arguments)
-    vocabularies = both_vocabularies(arguments["vocabulary"])
     torch_engine = evaluation_dispatch.torch_evaluation(arguments)
-    return text_decoder.evaluation_decoder(
-        model,
-        jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"]),
-        torch_engine and torch_engine.make_generator,
-    )
+    return text_decoder.evaluation_decoder(arguments, torch_engine and torch_engine.make_generator)
 
 
 def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Decodes texts, computes their metrics, and writes the metrics to a results file."""
     facts = evaluation_dispatch.given_facts()
     written = evaluation_dispatch.EvaluationSettings().written_predictions
-    eval_model = decoded.with_results(mesh_utils.eval_model, decode, facts, written=written)
+    eval_model = decoded.with_results(decode, facts, written=written)
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
 
@@ -320,16 +313,7 @@ def _infer(run: ConfiguredRun) -> None:
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
             _mesh_run(run)
         return
-    arguments = run.read()
-    predict.predict(
-        MeshModel.from_estimator_arguments(arguments),
-        vocabulary=arguments["vocabulary"],
-        lengths=arguments["sequence_length"],
-        batch_size=arguments["batch_size"],
-        model_dir=arguments["model_dir"],
-        steps=arguments["eval_checkpoint_step"],
-        checkpoint=run.checkpoint,
-    )
+    text_decoder.predict(run.read(), run.checkpoint)
 
 
 def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:

@@ -18,14 +18,12 @@ from t0.compat import gin
 from t0.errors import UserError
 from t0.inference import jobs, row_predictions, text_decoder
 from t0.inference.inputs import LengthLimits
-from t0.inference.prediction_file import PredictionFile
-from t0.inference.prediction_jobs import PredictionJob
-from t0.inference.prediction_loop import predict_checkpoints
+from t0.inference.predictions import PredictionFile, PredictionJob, predict_checkpoints
 from t0.mesh import devices
 from t0.prompts.model_prompts import read_model_prompts
 from t0.run.torch_evaluation import TorchEvaluation
-from t0.scoring import evaluate, ranking
-from t0.scoring.mesh_model import MeshModel, both_vocabularies, chosen_checkpoints, vocabulary_hash
+from t0.scoring import evaluate
+from t0.scoring.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
 
 LINES = "predictions.jsonl"
 
@@ -69,9 +67,8 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     prompt = read_model_prompts(settings.prompts).choose(settings.prompt)
     rows = row_predictions.open_rows(settings.rows)
     task = row_predictions.RowTask(rows, prompt, vocabularies[0], lengths)
-    chosen = chosen_checkpoints(arguments["model_dir"], -1, checkpoint)
+    chosen = chosen_checkpoints({**arguments, "eval_checkpoint_step": -1}, checkpoint)
     (path,) = chosen.values()
-    model = MeshModel.from_estimator_arguments(arguments)
     engine = None
     if settings.engine == "torch":
         engine = TorchEvaluation(arguments, settings.device)
@@ -86,7 +83,7 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     )
     lines = os.path.join(inference.output_dir, LINES)  # noqa: PTH118
     if not prompt.is_ranked:
-        make_mesh = functools.partial(text_decoder.make_mesh_generator, model, vocabularies)
+        make_mesh = functools.partial(text_decoder.make_mesh_generator, arguments)
         make = engine.make_generator if engine else make_mesh
         limits = LengthLimits(lengths["inputs"], lengths["targets"])
         predict_checkpoints(
@@ -101,14 +98,8 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     file = PredictionFile(lines, facts)
     if file.summary:
         return
-    make_mesh_scorer = functools.partial(evaluate.build_mesh_scorer, model, vocabularies)
+    make_mesh_scorer = functools.partial(evaluate.build_mesh_scorer, arguments)
     make_scorer = engine.make_scorer if engine else make_mesh_scorer
 
-    def make_plan(windows: Any, scorer: Any) -> Any:
-        limits = ranking.batch_limits(
-            arguments["batch_size"], lengths, vocabularies[1].vocab_size, scorer
-        )
-        max_shapes = evaluate.RankEvaluationSettings().max_shapes
-        return evaluate.plan_batches(windows, scorer, limits, path, max_shapes)
-
+    make_plan = functools.partial(evaluate.plan_batches, arguments=arguments, checkpoint=path)
     row_predictions.rank_rows(task, file, lambda: make_scorer(dtype), make_plan, path)

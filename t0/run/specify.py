@@ -37,7 +37,7 @@ from t0.config.specification import (
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.inference import jobs
-from t0.inference.prediction_jobs import PredictionJob
+from t0.inference.predictions import PredictionJob
 from t0.run import arguments as run_arguments
 from t0.run import evaluation_dispatch, run_records
 from t0.run.preflight import DATASET_FUNCTIONS
@@ -251,22 +251,13 @@ def _rank_task(name: str, split: str) -> RankTaskSpec | None:
 
 def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:
     return RankSpec(
-        folder=_results_folder(arguments),
+        folder=results_folder(arguments),
         checkpoint=checkpoint,
         steps=_to_plain(arguments["eval_checkpoint_step"]),
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
         reading=_to_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
         given=_to_plain(evaluation_dispatch.given_facts()),
-    )
-
-
-def _results_folder(arguments: Mapping[str, Any]) -> str:
-    return results_folder(
-        arguments["model_dir"],
-        arguments["dataset_split"],
-        arguments["eval_summary_dir"],
-        arguments["eval_dir_suffix"],
     )
 
 
@@ -280,8 +271,9 @@ def _infer_spec(
             "--gin_file=runs/infer.gin, or with T5's infer.gin and decode_from_file"
         )
     settings = jobs.InferenceSettings()
-    run = jobs.RunArguments(vocabularies, arguments["sequence_length"], arguments["batch_size"])
-    predictions = jobs.make_jobs(settings, run) if settings.configured else jobs.make_t5_jobs(run)
+    predictions = (
+        jobs.make_jobs(settings, arguments) if settings.configured else jobs.make_t5_jobs(arguments)
+    )
     named = bound("t0.infer.mixture_or_task_name")
     feature = opening.known_mixture(named).output_features.get("inputs") if named else None
     vocabulary = feature.vocabulary if feature else vocabularies[0]
@@ -292,7 +284,7 @@ def _infer_spec(
         jobs=tuple(
             # Write the type that "auto" means here, because it may mean another type on another
             # machine.
-            _job_spec(job, settings.activation_dtype, vocabulary, run.sequence_length)
+            _job_spec(job, settings.activation_dtype, vocabulary, arguments["sequence_length"])
             for job in predictions
         ),
     )
@@ -312,10 +304,7 @@ def _decoding_spec(
             "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
         )
     predictions = jobs.make_evaluation_jobs(
-        jobs.RunArguments(vocabularies, lengths, arguments["batch_size"]),
-        tasks,
-        split=arguments["dataset_split"],
-        folder=f"{_results_folder(arguments)}/decoding",
+        arguments, tasks, folder=f"{results_folder(arguments)}/decoding"
     )
     activations = mesh_utils.get_variable_dtype().activation_dtype.name
     examples = evaluation_dispatch.EvaluationSettings().examples

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from t0 import compat
-from t0.compat import mesh_dataset, mesh_utils, seqio, t5_preprocessors, tf, tf1, tfds
+from t0.compat import mesh_dataset, seqio, t5_preprocessors, tf, tf1, tfds
 from t0.errors import UserError, original, printable
 from t0.feeding import opening
 from t0.feeding.token_files import record_batches, texts_of
@@ -39,8 +39,6 @@ from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
 from t0.scoring.records import (
     ChoiceRecord,
-    ReadRecords,
-    RecordSorter,
     cached_records,
     rendered_rows,
     sample_facts,
@@ -166,8 +164,8 @@ class _Run:
                 task.name, evaluation.split, task.metric_fns
             )
             joiner = TextJoiner(model, task.name, evaluation.lengths, task_facts.truncated)
-            open_records = functools.partial(_open_records, task, joiner, evaluation)
-            ranked[task.name] = task_facts, open_records
+            read_records = functools.partial(_read_records, task, joiner, evaluation)
+            ranked[task.name] = task_facts, read_records
         limits = BatchLimits(self.batch_tokens, self.batch_tokens)
         ranking.rank(
             [{**facts, **self.facts}],
@@ -235,7 +233,6 @@ class _Run:
         """Decodes tasks, and computes their metrics."""
         evaluation, folder = self.evaluation, self.facts["model_dir"]
         eval_model = decoded.with_results(
-            mesh_utils.eval_model,
             self._decode_datasets,
             {name: value for name, value in self.facts.items() if name != "step"},
             count_tokens=self._count_tokens,
@@ -370,19 +367,19 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
             print(printable(note), file=sys.stderr)
 
 
-def _open_records(
-    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, sorter: RecordSorter
-) -> ReadRecords:
+def _read_records(
+    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation
+) -> Iterator[ChoiceRecord]:
     if evaluation.cache_dirs:
         files, _ = opening.cache_files(task, evaluation.split)
-        texts = cached_records(task.name, files, sorter, examples=evaluation.examples)()
+        texts = cached_records(task.name, files, examples=evaluation.examples)
     elif rank_evaluation.is_prompted(task):
         texts = _render_choices(task, evaluation)
     else:
         rendered = map(_make_text_record, _render_records(task, evaluation.split))
         texts = sample_records(rendered, evaluation.examples)
     try:
-        return sorter.sort(joiner.records(texts))
+        yield from joiner.records(texts)
     except tf.errors.OpError as error:
         raise original(error) from error
 

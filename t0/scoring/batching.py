@@ -30,12 +30,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from t0.config.specification import read_plain
 from t0.errors import UserError
-from t0.scoring.examples import ChoiceGroup, ScoreKey, ScoringTask, Size
+from t0.scoring.examples import ChoiceGroup, ScoringTask, Size
 
 # Two tasks share a shape if their ratios of target tokens to input tokens differ by less than this.
 _RATIO = 1.1
@@ -127,26 +128,6 @@ class BatchShard:
     id: int = 0
     of: int = 1
 
-    def check(self, name: str) -> None:
-        """Checks that the shard exists.
-
-        Args:
-          name: gin's name of the settings, for the message.
-
-        Raises:
-          UserError: if there is no such shard.
-        """
-        for field, value, least in (("shard_id", self.id, 0), ("num_shards", self.of, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise UserError(
-                    f"{name}.{field} is {value!r}; wanted a whole number from {least} on"
-                )
-        if self.id >= self.of:
-            raise UserError(
-                f"{name}.shard_id is {self.id}; with {self.of} shard(s) wanted 0 to {self.of - 1} "
-                "(--shard_id, --num_shards)"
-            )
-
     def has(self, number: int) -> bool:
         """Returns whether batch `number` belongs to the shard."""
         return number % self.of == self.id
@@ -165,54 +146,57 @@ class BatchShard:
 WHOLE = BatchShard()
 
 
-@dataclasses.dataclass(frozen=True)
-class PaddedShape:
-    """The shape of a padded batch: `groups` is B, `choices` C, `inputs` L, `targets` T."""
+def check_settings(settings: Any, name: str) -> None:
+    """Checks the types and ranges of a dataclass of settings, and that its shard exists.
 
-    groups: int
-    choices: int
-    inputs: int
-    targets: int
+    Args:
+      settings: the settings. Their values are converted to the fields' types.
+      name: gin's name of the settings, for messages.
+
+    Raises:
+      UserError: if a value is invalid.
+    """
+    for field in dataclasses.fields(settings):
+        try:
+            value = read_plain(getattr(settings, field.name), field.type, f"{name}.{field.name}")
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        object.__setattr__(settings, field.name, value)
+    if settings.shard_id >= settings.num_shards:
+        raise UserError(
+            f"{name}.shard_id is {settings.shard_id}; with {settings.num_shards} shard(s) wanted 0 "
+            f"to {settings.num_shards - 1} (--shard_id, --num_shards)"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch:
-    """A batch of padded rows. The padded arrays are built again whenever they are read.
+    """A batch of padded rows.
 
     Attributes:
       groups: the groups, one for each of the first rows; the other rows are padding.
-      shape: the shape.
+      rows: the number of rows, B.
+      size: (C, L, T).
     """
 
     groups: tuple[ChoiceGroup, ...]
-    shape: PaddedShape
-
-    @property
-    def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """The keys of choices: `keys[b][c]` is for row b, column c. Padding has no keys."""
-        return tuple(group.keys for group in self.groups)
-
-    @property
-    def inputs(self) -> np.ndarray:
-        """Token ids [B, L]."""
-        ids = np.zeros((self.shape.groups, self.shape.inputs), np.int32)
-        for row, group in enumerate(self.groups):
-            ids[row, : len(group.inputs)] = group.inputs
-        return ids
-
-    @property
-    def targets(self) -> np.ndarray:
-        """Token ids [B, C, T]."""
-        shape = self.shape
-        ids = np.zeros((shape.groups, shape.choices, shape.targets), np.int32)
-        for row, group in enumerate(self.groups):
-            for column, target in enumerate(group.targets):
-                ids[row, column, : len(target)] = target
-        return ids
+    rows: int
+    size: Size
 
     def score(self, scorer: Any) -> np.ndarray:
         """Scores the batch with a scorer; returns log-likelihoods [B, C]."""
-        return scorer.log_likelihoods(self.inputs, self.targets)
+        return scorer.log_likelihoods(*self.lay_out())
+
+    def lay_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the padded inputs [B, L] and targets [B, C, T]."""
+        choices, input_length, target_length = self.size
+        inputs = np.zeros((self.rows, input_length), np.int32)
+        targets = np.zeros((self.rows, choices, target_length), np.int32)
+        for row, group in enumerate(self.groups):
+            inputs[row, : len(group.inputs)] = group.inputs
+            for column, target in enumerate(group.targets):
+                targets[row, column, : len(target)] = target
+        return inputs, targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,11 +264,6 @@ class PackedBatch:
     rows: tuple[int, ...]
     shape: PackedShape
 
-    @property
-    def keys(self) -> tuple[tuple[ScoreKey, ...], ...]:
-        """The keys of the choices: `keys[b][c]` is the key of choice c of group b."""
-        return tuple(group.keys for group in self.groups)
-
     def score(self, scorer: Any) -> np.ndarray:
         """Scores the batch; returns float32 [B, C], which is 0 for a choice without tokens."""
         tokens, owners = self.lay_out()
@@ -314,7 +293,7 @@ class PackedBatch:
         tokens.input_numbers[:, 0] = tokens.choice_numbers[:, 0] = tokens.choice_inputs[:, 0] = 1
         for row in range(shape.rows):
             members = [b for b, of_group in enumerate(self.rows) if of_group == row]
-            members.sort(key=lambda b: self.groups[b].tokens[0])  # see `packed_model`
+            members.sort(key=lambda b: self.groups[b].tokens[0])  # see `_PARTS` in `scorer`
             start = first = choice = 0
             for number, b in enumerate(members, 1):
                 group, length = self.groups[b], self.groups[b].tokens[0]
@@ -353,47 +332,10 @@ ScoringBatch = PaddedBatch | PackedBatch
 Waiting = list[ChoiceGroup]
 
 
-class BatchPlan(Protocol):
-    """Decides how groups are divided into queues, and how a queue's groups become batches.
-
-    Attributes:
-      shapes: for each queue, the shape of its batches, or the plan itself if the queue's batches
-        vary in shape.
-      described: a description of the plan for messages.
-    """
-
-    shapes: tuple[Any, ...]
-
-    @property
-    def described(self) -> str:
-        """The plan in words."""
-
-    def queue_of(self, group: ChoiceGroup) -> int:
-        """Returns the index of the queue in which a group waits."""
-
-    def is_full(self, queue: int, waiting: Waiting, tokens: np.ndarray) -> bool:
-        """Returns whether enough groups are waiting in a queue to take batches from it.
-
-        Args:
-          queue: the index of the queue.
-          waiting: its groups.
-          tokens: the number of input tokens and the number of target tokens of these groups, [2].
-        """
-
-    def take(self, queue: int, waiting: Waiting, tasks_before: int) -> tuple[list, Waiting]:
-        """Returns (at least one batch of waiting groups, groups that continue to wait).
-
-        Args:
-          queue: the index of the queue.
-          waiting: its groups.
-          tasks_before: the number of a task. The groups of all earlier tasks have priority.
-        """
-
-
 class BatchQueues:
     """The queues of a plan, which must have a queue for every group that is added."""
 
-    def __init__(self, plan: BatchPlan) -> None:
+    def __init__(self, plan: "BatchPlan") -> None:
         self._plan = plan
         self._waiting: list[Waiting] = [[] for _ in plan.shapes]
         self._tokens = np.zeros((len(plan.shapes), 2), np.int64)
@@ -477,7 +419,7 @@ class SortedPlan:
         size: Size = (0, 0, 0)
         by_size = [(self.padded_size(group.size), group) for group in waiting]
         for padded, group in sorted(by_size, key=lambda pair: pair[0][::-1], reverse=True):
-            larger = _largest(size, padded)
+            larger = tuple(map(max, size, padded))
             if members and (
                 len(members) + 1 > self._most_groups(larger)
                 or (self.static_groups and padded != size)
@@ -502,14 +444,7 @@ class SortedPlan:
     def _pad_batch(self, members: Sequence[ChoiceGroup], size: Size) -> PaddedBatch:
         replicas = self.limits.replicas
         rounded = -(-len(members) // replicas) * replicas
-        return PaddedBatch(
-            tuple(members), PaddedShape(self.static_groups.get(size, rounded), *size)
-        )
-
-
-def _largest(size: Size, other: Size) -> Size:
-    choices, inputs, targets = map(max, size, other)
-    return choices, inputs, targets
+        return PaddedBatch(tuple(members), self.static_groups.get(size, rounded), size)
 
 
 def plan_padded(
@@ -678,6 +613,10 @@ class _SharedShape:
         if rows > _POOL:
             rows = float((self.tokens / room).max(axis=1).sum())
         return float(rows * (room @ _token_costs(costs)))
+
+
+# A plan decides how groups are divided into queues, and how a queue's groups become batches.
+BatchPlan = SortedPlan | PackedPlan
 
 
 def _token_costs(costs: Costs) -> np.ndarray:

@@ -27,7 +27,10 @@ Predictions are written in the formats that the evaluation scripts of the recipe
 """
 
 import contextlib
+import dataclasses
 import datetime
+import functools
+import inspect
 import itertools
 import json
 import math
@@ -45,6 +48,7 @@ from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.progress import ProgressLine
 from t0.scoring.examples import Lengths
+from t0.scoring.ranking import results_folder
 from t0.scoring.records import text_of
 from t0.scoring.results import DECODED, SCHEMA, read_json, write_json, write_whole
 from t0.tasks.instruction_tasks import InstructionSource
@@ -74,7 +78,6 @@ CountTokens = Callable[[str, str], int]
 
 
 def with_results(
-    published: Callable[..., None],
     decode: Decode | None,
     facts: Mapping[str, Any],
     *,
@@ -83,39 +86,33 @@ def with_results(
 ) -> Callable[..., None]:
     """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
+    The returned function has the same arguments.
+
     Args:
-      published: Mesh TensorFlow's `eval_model`. The returned function has the same arguments.
       decode: the function that decodes texts; None to decode with Mesh TensorFlow.
       facts: additional facts about the run for the results file.
       count_tokens: the function that counts the tokens of a text; None to count with the task's
         vocabulary.
       written: the maximum number of examples in each predictions file; None for all.
     """
+    published = mesh_utils.eval_model
 
-    def eval_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
-        estimator: Any,
-        vocabulary: Any,
-        sequence_length: Lengths,
-        batch_size: int,
-        dataset_split: str,
-        model_dir: str,
-        eval_dataset_fn: Callable[..., list],
-        eval_summary_dir: str | None,
-        eval_checkpoint_step: Any,
-        *,
-        eval_dir_suffix: str | None = None,
-        **rest: Any,
-    ) -> None:
-        folder = eval_summary_dir or os.path.join(model_dir, f"{dataset_split}_eval")  # noqa: PTH118
-        folder += f"_{eval_dir_suffix}" if eval_dir_suffix else ""
-        all_facts = {"model_dir": model_dir, "split": dataset_split, "mode": "eval", **facts}
-        recorder = _DecodingRecorder(folder, all_facts, sequence_length, count_tokens, written)
-        datasets: list[mesh_dataset.EvalDataset] = []
+    def eval_model(*args: Any, **keywords: Any) -> None:
+        call = inspect.signature(published).bind(*args, **keywords)
+        call.apply_defaults()
+        arguments = call.arguments
+        model_dir, split = arguments["model_dir"], arguments["dataset_split"]
+        recorder = _DecodingRecorder(
+            results_folder(arguments),
+            {"model_dir": model_dir, "split": split, "mode": "eval", **facts},
+            arguments["sequence_length"],
+            count_tokens,
+            written,
+        )
+        open_datasets, datasets = arguments["eval_dataset_fn"], []
 
-        def recorded_datasets(**arguments: Any) -> list[mesh_dataset.EvalDataset]:
-            datasets[:] = [
-                mesh_dataset.EvalDataset(*dataset) for dataset in eval_dataset_fn(**arguments)
-            ]
+        def recorded_datasets(**keywords: Any) -> list[mesh_dataset.EvalDataset]:
+            datasets[:] = [mesh_dataset.EvalDataset(*each) for each in open_datasets(**keywords)]
             return [recorder.wrap_dataset(dataset) for dataset in datasets]
 
         def decode_datasets(*arguments: Any) -> Iterator[str]:
@@ -123,11 +120,7 @@ def with_results(
 
         texts = recorder.wrap_decode(decode_datasets if decode else mesh_utils.decode)
         with compat.replaced("mesh_utils.decode", texts):
-            published(
-                estimator, vocabulary, sequence_length, batch_size, dataset_split, model_dir,
-                recorded_datasets, eval_summary_dir, eval_checkpoint_step,
-                eval_dir_suffix=eval_dir_suffix, **rest,
-            )  # fmt: skip
+            published(**{**arguments, "eval_dataset_fn": recorded_datasets})
 
     return eval_model
 
@@ -170,21 +163,18 @@ def signature_of(metric: Callable[..., Any]) -> str | None:
     return metric.signature() if isinstance(metric, Bleu) else None
 
 
+@dataclasses.dataclass
 class _DecodingRecorder:
     """Records and writes the predictions and metrics of each checkpoint."""
 
-    def __init__(
-        self,
-        folder: str,
-        facts: Mapping[str, Any],
-        lengths: Lengths,
-        count_tokens: CountTokens | None,
-        written: int | None,
-    ) -> None:
-        self._folder, self._count_tokens, self._written = folder, count_tokens, written
-        self._facts = facts
-        self._lengths = lengths
-        self._tasks: list[str] = []
+    folder: str
+    facts: Mapping[str, Any]
+    lengths: Lengths
+    count_tokens: CountTokens | None
+    written: int | None
+
+    def __post_init__(self) -> None:
+        self._tasks = 0
         self._checkpoint = ""
         self._entries: dict[str, dict[str, Any]] = {}
         self._values: dict[str, MetricValues] = {}
@@ -215,77 +205,86 @@ class _DecodingRecorder:
         """Returns the dataset with postprocessing and metrics that also record their results."""
         if not dataset.metric_fns:
             return dataset
-        self._tasks.append(dataset.name)
+        self._tasks += 1
 
         def postprocess(text: str, example: Any = None, is_target: bool = False) -> Any:
-            value = dataset.postprocess_fn(text, example=example, is_target=is_target)
-            if not is_target:
+            if is_target:
+                self._examples += 1
+            else:
                 self._seen.append((example, text))
-                return value
-            self._examples += 1
-            return value
+            return dataset.postprocess_fn(text, example=example, is_target=is_target)
 
-        last = len(dataset.metric_fns) - 1
         metrics = [
-            self._wrap_metric(dataset.name, metric, ends=number == last)
-            for number, metric in enumerate(dataset.metric_fns)
+            functools.partial(self._compute, dataset, metric) for metric in dataset.metric_fns
         ]
         return dataset._replace(postprocess_fn=postprocess, metric_fns=metrics)
 
-    def _wrap_metric(
-        self, task: str, metric: Callable[..., Any], *, ends: bool
-    ) -> Callable[..., Any]:
-        def record_metric(targets: Any, predictions: Any) -> Any:
-            returned = metric(targets, predictions)
-            entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
-            numbers = {}
-            if not isinstance(returned, tf.Summary):  # needed only for TensorBoard
-                values = self._values.setdefault(task, MetricValues(task))
-                numbers = values.add(metric, returned)
-                entry["metrics"] |= numbers
-                entry.setdefault("intervals", {}).update(
-                    intervals(metric, numbers, targets, predictions)
-                )
-                signature = signature_of(metric)
-                if signature:
-                    entry["signatures"] |= dict.fromkeys(numbers, signature)
-                    print(f"{task}: {', '.join(numbers)} is sacreBLEU's {signature}")
-            if ends:
-                self._finish(task, entry)
-            return returned if isinstance(returned, tf.Summary) else numbers
-
-        return record_metric
+    def _compute(
+        self,
+        dataset: mesh_dataset.EvalDataset,
+        metric: Callable[..., Any],
+        targets: Any,
+        predictions: Any,
+    ) -> Any:
+        """Computes a metric, and records its values."""
+        task, returned = dataset.name, metric(targets, predictions)
+        entry = self._entries.setdefault(task, {"metrics": {}, "signatures": {}})
+        numbers = returned
+        if not isinstance(returned, tf.Summary):  # needed only for TensorBoard
+            numbers = self._values.setdefault(task, MetricValues(task)).add(metric, returned)
+            entry["metrics"] |= numbers
+            bounds = intervals(metric, numbers, targets, predictions)
+            entry["intervals"] = entry.get("intervals", {}) | bounds
+            signature = signature_of(metric)
+            if signature:
+                entry["signatures"] |= dict.fromkeys(numbers, signature)
+                print(f"{task}: {', '.join(numbers)} is sacreBLEU's {signature}")
+        if metric is dataset.metric_fns[-1]:
+            self._finish(task, entry)
+        return numbers
 
     def _finish(self, name: str, entry: dict[str, Any]) -> None:
         task = seqio.TaskRegistry.get(name)
         examples, texts = zip(*self._seen, strict=True) if self._seen else ((), ())
         self._seen = []
         step = int(mesh_utils.get_step_from_checkpoint_path(self._checkpoint))
-        written = {"examples": examples[: self._written], "predictions": texts[: self._written]}
-        path = write_predictions(self._folder, task, step, **written)
+        written = {"examples": examples[: self.written], "predictions": texts[: self.written]}
+        path = write_predictions(self.folder, task, step, **written)
         entry["examples"] = len(examples)
-        entry["predictions"] = os.path.relpath(path, self._folder)
+        entry["predictions"] = os.path.relpath(path, self.folder)
         for feature in ("inputs", "targets"):
-            cut = entry[f"truncated_{feature}"] = _count_truncated(
-                task, feature, examples, self._lengths, self._count_tokens
-            )
+            cut = entry[f"truncated_{feature}"] = self._count_truncated(task, feature, examples)
             if cut:
-                most = self._lengths[feature]
+                most = self.lengths[feature]
                 print(f"{name}: {cut:,} of {len(examples):,} {feature} are over {most} tokens")
-        if len(self._entries) == len(self._tasks):
+        if len(self._entries) == self._tasks:
             self._write(step)
+
+    def _count_truncated(self, task: seqio.Task, feature: str, examples: Any) -> int:
+        """Counts the examples in which a feature has more tokens than its limit."""
+        most = (self.lengths or {}).get(feature)
+        output_feature = task.output_features.get(feature)
+        text_field = f"{feature}_pretokenized"
+        if most is None or output_feature is None or not examples or text_field not in examples[0]:
+            return 0
+
+        def count_ids(feature: str, text: str) -> int:
+            del feature
+            return len(output_feature.vocabulary.encode(text)) + int(output_feature.add_eos)
+
+        count = self.count_tokens or count_ids
+        return sum(count(feature, text_of(example[text_field])) > most for example in examples)
 
     def _write(self, step: int) -> None:
         run = {
-            **self._facts,
+            **self.facts,
             "step": step,
             "checkpoint": self._checkpoint,
-            "sequence_length": dict(self._lengths) if self._lengths else None,
+            "sequence_length": dict(self.lengths) if self.lengths else None,
             "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         }
-        content = {"schema": SCHEMA, "run": run, "tasks": self._entries}
-        path = os.path.join(self._folder, f"decoded_{step}.json")  # noqa: PTH118
-        write_json(path, content)
+        path = os.path.join(self.folder, f"decoded_{step}.json")  # noqa: PTH118
+        write_json(path, {"schema": SCHEMA, "run": run, "tasks": self._entries})
         say(f"results: {path}")
         for note in itertools.chain.from_iterable(v.notes() for v in self._values.values()):
             say(note)
@@ -339,28 +338,6 @@ def intervals(
             share = binomtest(len(targets) * (value > 50), len(targets))
             bounds[name] = [100 * float(end) for end in share.proportion_ci(method="wilson")]
     return bounds
-
-
-def _count_truncated(
-    task: seqio.Task,
-    feature: str,
-    examples: Any,
-    lengths: Lengths,
-    count_tokens: CountTokens | None,
-) -> int:
-    """Counts the examples in which a feature has more tokens than its limit."""
-    most = (lengths or {}).get(feature)
-    output_feature = task.output_features.get(feature)
-    text_field = f"{feature}_pretokenized"
-    if most is None or output_feature is None or not examples or text_field not in examples[0]:
-        return 0
-
-    def count(text: str) -> int:
-        if count_tokens:
-            return count_tokens(feature, text)
-        return len(output_feature.vocabulary.encode(text)) + int(output_feature.add_eos)
-
-    return sum(count(text_of(example[text_field])) > most for example in examples)
 
 
 def write_predictions(

@@ -6,8 +6,6 @@ become five examples if each row has two choices.
     task = count_task(facts, read_records, {"inputs": 1024, "targets": 256})
     for example in task.examples():      # idx ascending, choices in the template's order
         example.choices[example.gold].text
-    notes, warnings = describe_tasks([task])
-    # super_glue/rte: 10 prompts, 277 examples; the first choice is correct in 53%
 
 Memory holds only a few numbers for each example, not the examples' texts.
 """
@@ -16,7 +14,6 @@ import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -37,9 +34,6 @@ _EQUAL_TOKENS_HINT = (
     "cut the choices where they are still equal: `t0 show TASK --ids` prints their tokens. Write "
     "choices of characters that the vocabulary has, or raise the limit of 'targets'"
 )
-# The maximum number of excluded examples that are listed, for each reason.
-_LISTED = 20
-_ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _SHOWN_WARNINGS = 12
 # If the documents are unknown, results files have this text instead of the number of documents.
 UNKNOWN = "unknown"
@@ -145,14 +139,6 @@ class Truncation:
     targets: int = 0
 
 
-@dataclasses.dataclass
-class ExcludedExamples:
-    """The number of examples excluded for one reason, and the `idx` of the first of them."""
-
-    count: int = 0
-    first: list[int] = dataclasses.field(default_factory=list)
-
-
 @dataclasses.dataclass(frozen=True)
 class RankTaskFacts:
     """The facts about a rank-evaluation task that do not come from its records.
@@ -192,7 +178,7 @@ class ScoringTask:
       tokens: (number of input tokens, number of target tokens of all choices) -> number of groups
         with these numbers, after truncation.
       truncated: the numbers of truncated inputs and targets.
-      excluded: reason -> examples that are excluded from the accuracy.
+      excluded: reason -> `idx` of the examples that are excluded from the accuracy.
       documents: for each example, the `idx` of the first example with the same document; None if
         the documents are unknown.
       ids: the id of each example's row in the user's data; None if the rows have no ids.
@@ -206,7 +192,7 @@ class ScoringTask:
     sizes: Mapping[Size, int]
     tokens: Mapping[tuple[int, int], int]
     truncated: Truncation
-    excluded: Mapping[str, ExcludedExamples]
+    excluded: Mapping[str, Sequence[int]]
     documents: Sequence[int] | None = None
     ids: Sequence[str] | None = None
 
@@ -285,7 +271,7 @@ def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) ->
     keys: list[str | None] = []
     sizes: collections.Counter[Size] = collections.Counter()
     tokens: collections.Counter[tuple[int, int]] = collections.Counter()
-    truncated, excluded = facts.truncated, collections.defaultdict(ExcludedExamples)
+    truncated, excluded = facts.truncated, collections.defaultdict[str, list[int]](list)
     for whole, document in _examples_of(read()):
         example, cut = truncate(whole, lengths)
         numbers.append(example.idx)
@@ -298,10 +284,7 @@ def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) ->
         truncated.inputs += cut.inputs
         truncated.targets += cut.targets
         if example.excluded:
-            listed = excluded[example.excluded]
-            listed.count += 1
-            if listed.count <= _LISTED:
-                listed.first.append(example.idx)
+            excluded[example.excluded].append(example.idx)
     return ScoringTask(
         facts=facts,
         read=read,
@@ -382,17 +365,15 @@ def choice_groups(task: int, number: int, example: MultipleChoiceExample) -> lis
 
 
 def _check_excluded(task: ScoringTask, allowed: float) -> None:
-    examples = len(task.choices)
-    without = task.excluded.get(NO_CORRECT_CHOICE)
-    if without and without.count == examples:
+    examples, excluded = len(task.choices), sum(map(len, task.excluded.values()))
+    if len(task.excluded.get(NO_CORRECT_CHOICE, ())) == examples:
         raise UserError(
             f"task {task.name}: none of its {examples} examples has a correct choice. The labels "
             "of this split are hidden, or its template never renders the target among the choices; "
             "score another split (run.dataset_split = 'validation')"
         )
-    excluded = sum(listed.count for listed in task.excluded.values())
     if excluded > allowed * examples or excluded == examples:
-        first, reason = min((listed.first[0], name) for name, listed in task.excluded.items())
+        first, reason = min((listed[0], name) for name, listed in task.excluded.items())
         raise UserError(
             f"task {task.name}: {excluded} of {examples} examples cannot be judged (the first: "
             f"example {first}, {reason}), more than the "
@@ -412,58 +393,18 @@ def _check_truncated(task: ScoringTask, allowed: float) -> None:
         )
 
 
-def describe_tasks(tasks: Sequence[ScoringTask]) -> tuple[list[str], list[str]]:
-    """Returns a note about the prompts of each dataset, and warnings about truncation.
-
-    The majority baseline is the share of examples whose correct choice has the most frequent index.
-    A model with a lower accuracy is worse than a model that always chooses the same index.
-    """
-    by_dataset: dict[str, list[ScoringTask]] = collections.defaultdict(list)
+def warn_of_truncation(tasks: Sequence[ScoringTask]) -> list[str]:
+    """Returns warnings about tasks with many truncated inputs or targets."""
+    warnings = []
     for task in tasks:
-        by_dataset[task.facts.dataset].append(task)
-    notes = [_describe_dataset(dataset, prompts) for dataset, prompts in by_dataset.items()]
-    warnings = [warning for task in tasks for warning in _list_warnings(task)]
+        shares = {
+            "inputs": task.truncated.inputs / len(task.choices),
+            "targets": task.truncated.targets / int(task.choices.sum()),
+        }
+        warnings += [
+            cut_warning(task.name, feature, share, task.lengths[feature])
+            for feature, share in shares.items()
+            if share > LOUD
+        ]
     more = len(warnings) - _SHOWN_WARNINGS
-    if more > 0:
-        warnings = [*warnings[:_SHOWN_WARNINGS], f"... and {more:,} more such tasks"]
-    return notes, warnings
-
-
-def majority_baseline(task: ScoringTask) -> tuple[int, float]:
-    """Returns the most frequent index of the correct choice, and its share of the examples."""
-    gold = task.gold[task.gold >= 0]
-    counts = np.bincount(gold) if len(gold) else np.zeros(1, np.int64)
-    return int(counts.argmax()), float(counts.max() / max(1, len(gold)))
-
-
-def _describe_dataset(dataset: str, prompts: Sequence[ScoringTask]) -> str:
-    sizes = sorted({len(task.choices) for task in prompts})
-    baselines = collections.Counter(majority_baseline(task) for task in prompts)
-    (index, share), _ = baselines.most_common(1)[0]
-    nth = _ORDINALS[index] if index < len(_ORDINALS) else f"{index + 1}th"
-    same = "" if len(baselines) == 1 else " (most prompts)"
-    cut: dict[str, Any] = {
-        "inputs": sum(task.truncated.inputs for task in prompts),
-        "choices": sum(task.truncated.targets for task in prompts),
-    }
-    words = [f"{count:,} {feature} cut" for feature, count in cut.items() if count]
-    left_out = sum(listed.count for task in prompts for listed in task.excluded.values())
-    words += [f"{left_out:,} examples left out"] if left_out else []
-    if any(task.document_count == UNKNOWN for task in prompts):
-        words.append("which rows share a document is unknown")
-    many = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    count = f"{len(prompts)} prompt" + ("s" if len(prompts) > 1 else "")
-    text = f"  {dataset}: {count}, {many} examples; the {nth} choice is correct in {share:.0%}"
-    return "; ".join([text + same, *words])
-
-
-def _list_warnings(task: ScoringTask) -> list[str]:
-    shares = {
-        "inputs": task.truncated.inputs / len(task.choices),
-        "targets": task.truncated.targets / int(task.choices.sum()),
-    }
-    return [
-        cut_warning(task.name, feature, share, task.lengths[feature])
-        for feature, share in shares.items()
-        if share > LOUD
-    ]
+    return warnings if more <= 0 else [*warnings[:_SHOWN_WARNINGS], f"... and {more:,} more"]

@@ -26,13 +26,9 @@ from t0.files import path_inside
 from t0.files.any_path import any_path
 from t0.files.untrusted import parsed_json
 from t0.scoring import results
-from t0.scoring.answers import AnswerCounts
-from t0.scoring.rank_metrics import NORMALISERS, RankClassification, RankMetrics
+from t0.scoring.rank_metrics import NORMALISERS, AnswerCounts, RankClassification, RankMetrics
 
 _AGAIN = "Start the shard's command again"
-# Facts that must be equal in all shards of a run. Paths are not among them, because they may differ
-# between machines.
-_SAME = tuple(name for name in results.MADE_FROM if name != "shard")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +42,8 @@ class _ShardScores:
     run: Mapping[str, Any]
     tasks: Mapping[str, Mapping[str, Any]]
 
-    def scores(self, task: str) -> Path:
-        return any_path(results.scores_path(str(self.path.parent), task, self.step))
+    def lines(self, kind: str, task: str) -> Path:
+        return any_path(results.lines_path(str(self.path.parent), kind, task, self.step))
 
 
 def merge(folders: Iterable[str], output: str) -> list[str]:
@@ -80,17 +76,10 @@ def _find(folders: Sequence[Path]) -> list[_ShardScores]:
     shard_files = {
         path.resolve(): path for folder in folders for path in folder.rglob("shard_*.json")
     }
-    started = {path.resolve(): path for folder in folders for path in folder.rglob("shard-*-of-*")}
-    started |= {folder.resolve(): folder for folder in folders if folder.match("shard-*-of-*")}
-    started |= {path.parent.resolve(): path.parent for path in shard_files.values()}
-    finished = {path.parent.resolve() for path in shard_files.values()}
-    for real_path, folder in started.items():
-        if real_path not in finished or any(folder.glob("unfinished_*")):
-            raise UserError(f"{folder} is not finished. {_AGAIN}; it resumes")
     if not shard_files:
         raise UserError(
-            f"no shard below {', '.join(map(str, folders))}; wanted folders of evaluations with "
-            "--shard_id and --num_shards"
+            f"no finished shard below {', '.join(map(str, folders))}; wanted folders of "
+            "evaluations with --shard_id and --num_shards"
         )
     return [_read(path) for path in shard_files.values()]
 
@@ -114,16 +103,11 @@ def _read(path: Path) -> _ShardScores:
 def _check_whole(step: int, shards: Sequence[_ShardScores]) -> None:
     first = shards[0]
     for shard in shards[1:]:
-        differing = [name for name in _SAME if shard.run.get(name) != first.run.get(name)]
-        differing += ["number of shards"] if shard.of != first.of else []
-        differing += (
-            ["decoded answers"] if _list_decoded_tasks(shard) != _list_decoded_tasks(first) else []
-        )
-        if differing or [*shard.tasks] != [*first.tasks]:
-            names = ", ".join(differing) or "tasks"
+        facts, others = _facts_of_run(first), _facts_of_run(shard)
+        if differing := [name for name in facts if facts[name] != others[name]]:
             raise UserError(
                 f"{first.path.parent} and {shard.path.parent} are from different runs: they differ "
-                f"in {names}. Merge the shards of one run"
+                f"in {', '.join(differing)}. Merge the shards of one run"
             )
     for previous, following in itertools.pairwise(shards):
         if previous.number == following.number:
@@ -133,15 +117,23 @@ def _check_whole(step: int, shards: Sequence[_ShardScores]) -> None:
             )
     missing = sorted({*range(first.of)} - {shard.number for shard in shards})
     if missing:
-        words = ", ".join(map(str, missing[:10])) + (" ..." if len(missing) > 10 else "")
         raise UserError(
-            f"step {step}: {len(missing)} of {first.of} shards are missing: {words}. Evaluate "
-            f"with --shard_id={missing[0]} --num_shards={first.of}, and also name its folder"
+            f"step {step}: {len(missing)} of {first.of} shards are missing or not finished: "
+            f"{', '.join(map(str, missing))}. Evaluate with --shard_id={missing[0]} "
+            f"--num_shards={first.of} (this also resumes), and also name its folder"
         )
 
 
-def _list_decoded_tasks(shard: _ShardScores) -> list[str]:
-    return [task for task, facts in shard.tasks.items() if "decoded" in facts]
+def _facts_of_run(shard: _ShardScores) -> dict[str, Any]:
+    """Returns the facts that must be equal in all shards of a run.
+
+    Paths are not among them, because they may differ between machines.
+    """
+    return {name: shard.run.get(name) for name in results.MADE_FROM if name != "shard"} | {
+        "number of shards": shard.of,
+        "tasks": [*shard.tasks],
+        "decoded answers": ["decoded" in entry for entry in shard.tasks.values()],
+    }
 
 
 def _merge_step(output: str, shards: Sequence[_ShardScores]) -> str:
@@ -166,7 +158,8 @@ def _merge_task(output: str, shards: Sequence[_ShardScores], task: str) -> dict[
                     _count(metrics, line)
                 yield line
 
-        results.write_lines(output, task, shards[0].step, count_lines())
+        path = results.lines_path(output, "scores", task, shards[0].step)
+        results.write_lines(path, count_lines())
         if rows != facts["rows"]:
             raise ValueError(f"{rows:,} of {facts['rows']:,} examples were found")
         entry = results.task_entry(facts, metrics, task)
@@ -183,11 +176,10 @@ def _merge_task(output: str, shards: Sequence[_ShardScores], task: str) -> dict[
 def _merge_answers(
     output: str, shards: Sequence[_ShardScores], task: str, examples: int
 ) -> dict[str, Any]:
-    step = shards[0].step
-    files = [results.answers_path(str(shard.path.parent), task, step) for shard in shards]
     counts = AnswerCounts(shards[0].tasks[task]["decoded"]["most_tokens"])
-    with _merge_lines(map(any_path, files)) as lines:
-        results.write_answers(output, task, step, counts.count_lines(lines))
+    path = results.lines_path(output, "answers", task, shards[0].step)
+    with _merge_lines(shard.lines("answers", task) for shard in shards) as lines:
+        results.write_lines(path, counts.count_lines(lines))
     entry = counts.entry()
     if entry["examples"] != examples:
         raise ValueError(f"{entry['examples']:,} of {examples:,} decoded answers were found")
@@ -202,7 +194,7 @@ def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
 
 def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str, Any]]:
     """Yields a line for each example in row order, joined from the lines of several shards."""
-    with _merge_lines(shard.scores(task) for shard in shards) as merged:
+    with _merge_lines(shard.lines("scores", task) for shard in shards) as merged:
         for idx, lines in itertools.groupby(merged, key=lambda line: line["idx"]):
             yield _join_choices(idx, list(lines))
 

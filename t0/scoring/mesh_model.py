@@ -1,44 +1,26 @@
 """Builds a Mesh TensorFlow encoder-decoder for scoring or inference, and restores its weights.
 
-    spec = MeshModel("bitransformer", mesh_shape="", layout_rules="", mesh_devices=None)
-    model, placement = build_model(spec, vocabularies=(vocabulary, vocabulary))
-    chosen_checkpoints("/models/tiny", "all", None)     # {1000: "/models/tiny/model.ckpt-1000"}
+    model, types, placement = build_model(arguments)
+    chosen_checkpoints(arguments, None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
-Gin binds the model's layers, sizes and types, in the same way as for Mesh TensorFlow's own
-functions.
+`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. Gin binds the
+model's layers, sizes and types, in the same way as for Mesh TensorFlow's own functions.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf, transformer_layers
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshModel:
-    """A model's type and mesh.
-
-    Attributes:
-      model_type: Mesh TensorFlow's name of the type, such as "bitransformer".
-      mesh_shape: the mesh, in any form that `mtf.convert_to_shape` accepts.
-      layout_rules: the layout, in any form that `mtf.convert_to_layout_rules` accepts.
-      mesh_devices: a device name for each mesh position; None if TensorFlow chooses the devices.
-    """
-
-    model_type: str
-    mesh_shape: Any
-    layout_rules: Any
-    mesh_devices: Sequence[str] | None = None
-
-    @classmethod
-    def from_estimator_arguments(cls, arguments: Mapping[str, Any]) -> "MeshModel":
-        """Reads the model from the arguments of Mesh TensorFlow's `get_estimator`."""
-        return cls(**{field.name: arguments[field.name] for field in dataclasses.fields(cls)})
+from t0.mesh.devices import replicas
+from t0.mesh.fused import fused
+from t0.mesh.gather_embedding import bind_gather_embedding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,42 +38,46 @@ class Placement:
     layout_rules: mtf.LayoutRules
     devices: Sequence[str]
 
-    @property
-    def device_kind(self) -> str:
-        """The kind of devices: "gpu" or "cpu"."""
-        return "gpu" if any("gpu" in name.lower() for name in self.devices) else "cpu"
 
-
-def build_model(spec: MeshModel, vocabularies: tuple[Any, Any]) -> tuple[Any, Placement]:
-    """Builds the configured model, and returns it with its placement.
+def build_model(
+    arguments: Mapping[str, Any], activations: tf.DType = tf.float32
+) -> tuple[Any, mtf.VariableDType, Placement]:
+    """Builds the configured model, and returns it with its types and its placement.
 
     Args:
-      spec: the model's type and mesh.
-      vocabularies: the vocabularies of inputs and targets.
+      arguments: the arguments of the run. Those about the model, the mesh and the vocabulary are
+        read.
+      activations: the type of activations. If it is float32, gin's types are used.
     """
+    inputs, targets = both_vocabularies(arguments["vocabulary"])
+    mesh_shape = mtf.convert_to_shape(arguments["mesh_shape"])
+    layout_rules = mtf.convert_to_layout_rules(arguments["layout_rules"])
     model = mesh_utils.build_model(
-        model_type=spec.model_type,
-        input_vocab_size=vocabularies[0].vocab_size,
-        output_vocab_size=vocabularies[1].vocab_size,
-        layout_rules=spec.layout_rules,
-        mesh_shape=spec.mesh_shape,
+        model_type=arguments["model_type"],
+        input_vocab_size=inputs.vocab_size,
+        output_vocab_size=targets.vocab_size,
+        layout_rules=layout_rules,
+        mesh_shape=mesh_shape,
     )
-    mesh_shape = mtf.convert_to_shape(spec.mesh_shape)
-    devices = spec.mesh_devices or [""] * mesh_shape.size
-    return model, Placement(mesh_shape, mtf.convert_to_layout_rules(spec.layout_rules), devices)
+    types = mesh_utils.get_variable_dtype()
+    if activations != tf.float32:
+        types = mtf.VariableDType(types.master_dtype, activations, activations)
+    devices = arguments["mesh_devices"] or [""] * mesh_shape.size
+    return model, types, Placement(mesh_shape, layout_rules, devices)
 
 
-def chosen_checkpoints(model_dir: str, requested: Any, checkpoint: str | None) -> dict[int, str]:
+def chosen_checkpoints(arguments: Mapping[str, Any], checkpoint: str | None) -> dict[int, str]:
     """Returns step -> path, for the checkpoints to use.
 
     Args:
-      model_dir: the folder of the checkpoints.
-      requested: a step, a list of steps, "all" or None (the latest).
-      checkpoint: a checkpoint to use instead of those in `model_dir`, or None.
+      arguments: the arguments of the run. They contain the folder of the checkpoints, and the
+        steps: a step, a list of steps, "all" or None (the latest).
+      checkpoint: a checkpoint to use instead of those, or None.
     """
     if checkpoint:
         return {checkpoint_files.global_step(checkpoint): checkpoint}
-    steps = checkpoint_files.select_steps(model_dir, requested)
+    model_dir = arguments["model_dir"]
+    steps = checkpoint_files.select_steps(model_dir, arguments["eval_checkpoint_step"])
     return {step: checkpoint_files.checkpoint_path(model_dir, step) for step in steps}
 
 
@@ -156,14 +142,121 @@ class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
         return self._laid_out[variable.name]
 
 
-def session_of_shapes(graph: tf.Graph) -> tf.Session:
-    """Returns a session that stays fast if its graph grows with each new batch shape."""
-    # With this option, TensorFlow places only the part of the graph that a run needs. Otherwise
-    # each new shape would take as long as all earlier shapes together.
-    options = tf.GraphOptions(place_pruned_graph=True)
-    return tf.Session(
-        graph=graph, config=tf.ConfigProto(allow_soft_placement=True, graph_options=options)
-    )
+class ShapedPrograms:
+    """A model with one set of weights, and a program for each batch shape.
+
+    Mesh TensorFlow's shapes are static, so each shape has its own lowering, which is built on first
+    use. All lowerings share one set of variables.
+
+    Args:
+      model: a Mesh TensorFlow `Bitransformer`.
+      types: the types of masters, slices and activations.
+      placement: the mesh, its layout and its devices.
+    """
+
+    _mesh_class = SharedVariables
+
+    def __init__(self, model: Any, types: mtf.VariableDType, placement: Placement) -> None:
+        self._model, self._types, self._placement = model, types, placement
+        self._mesh = (placement.mesh_shape, placement.layout_rules)
+        bind_gather_embedding(*self._mesh)
+        self._mesh_impl = self._mesh_class(placement)
+        self._graph = tf.Graph()
+        # With this option, TensorFlow places only the part of the graph that a run needs. Otherwise
+        # each new shape would take as long as all earlier shapes together.
+        options = tf.GraphOptions(place_pruned_graph=True)
+        self._session = tf.Session(
+            graph=self._graph,
+            config=tf.ConfigProto(allow_soft_placement=True, graph_options=options),
+        )
+        self._slice_copies: tf.Operation | None = None
+        self._programs: dict[Any, tuple[dict[str, tf.Tensor], list[tf.Tensor]]] = {}
+
+    @property
+    def replicas(self) -> int:
+        """The number of parts into which the mesh splits a batch."""
+        return replicas(*self._mesh)
+
+    @property
+    def device_kind(self) -> str:
+        """The kind of devices: "gpu" or "cpu"."""
+        return "gpu" if any("gpu" in name.lower() for name in self._placement.devices) else "cpu"
+
+    def restore(self, checkpoint: str) -> int:
+        """Restores every variable of the model from `checkpoint`, for all batch shapes.
+
+        Returns:
+          the number of restored variables.
+
+        Raises:
+          UserError: if the checkpoint cannot be read, if a variable of the model is missing in the
+            checkpoint or has a different shape or type there, or if the checkpoint has weights that
+            the model does not have.
+        """
+        if self._slice_copies is None:
+            *_, lowering = self._lower_smallest()
+            with self._graph.as_default():
+                # All later lowerings use these slices. If the slices are the masters, nothing is
+                # copied.
+                self._slice_copies = lowering.copy_masters_to_slices()
+        restored = restore_variables(self._session, checkpoint)
+        self._session.run(self._slice_copies)
+        return restored
+
+    def close(self) -> None:
+        """Frees the session and its weights."""
+        self._session.close()
+
+    def _lower_smallest(self) -> tuple[Any, Any, mtf.Lowering]:
+        """Lowers a small computation that uses all variables, with `_lower`."""
+        raise NotImplementedError
+
+    def _lower(
+        self,
+        dims: Mapping[str, Sequence[mtf.Dimension]],
+        compute: Callable[..., Any],
+        floats: Collection[str] = (),
+    ) -> tuple[dict[str, tf.Tensor], Any, mtf.Lowering]:
+        """Lowers a computation.
+
+        Args:
+          dims: name -> dimensions of the inputs, which are integers.
+          compute: a function of these inputs by name, which returns tensors.
+          floats: the names of inputs that are floats instead.
+
+        Returns:
+          (placeholders of the inputs, the result of `compute`, the lowering).
+        """
+        mesh = mtf.Mesh(mtf.Graph(), "batch")
+        with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
+            fed = {
+                name: tf.placeholder(
+                    tf.float32 if name in floats else tf.int32, [dim.size for dim in shape]
+                )
+                for name, shape in dims.items()
+            }
+            inputs = {
+                name: mtf.import_fully_replicated(mesh, fed[name], mtf.Shape(shape), name=name)
+                for name, shape in dims.items()
+            }
+            with fused(self._model, *self._mesh):
+                outputs = compute(**inputs)
+            lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
+        return fed, outputs, lowering
+
+    def _run(
+        self,
+        shape: Any,
+        values: Mapping[str, np.ndarray],
+        lower: Callable[..., tuple[dict[str, tf.Tensor], Sequence[mtf.Tensor], mtf.Lowering]],
+    ) -> list[np.ndarray]:
+        """Runs the program of a shape, which `lower(shape)` lowers on first use."""
+        if shape not in self._programs:
+            fed, outputs, lowering = lower(shape)
+            with self._graph.as_default():
+                self._programs[shape] = fed, [lowering.export_to_tf_tensor(x) for x in outputs]
+        fed, outputs = self._programs[shape]
+        return self._session.run(outputs, {fed[name]: values[name] for name in fed})
 
 
 def restore_variables(session: tf.Session, checkpoint: str) -> int:

@@ -1,8 +1,6 @@
 """Measures perplexity in mode `eval`, for tasks without metrics, and in mode `perplexity_eval`.
 
-    measure(spec, datasets, checkpoints={20: "/m/model.ckpt-20"}, folder="/m/validation_eval",
-            facts={"split": "validation"})
-    # /m/validation_eval/perplexity_20.json
+    measure(arguments, facts={})         # /m/validation_eval/perplexity_20.json
 
     {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,
       "metrics": {"nats_per_token": 2.31, "perplexity": 10.07, "token_accuracy": 54.2}}}}
@@ -14,8 +12,8 @@ Mode `perplexity_eval` belongs to Mesh TensorFlow. This mode measures `run.perpl
 batches with an estimator, and logs only the negative logarithm of the perplexity. With
 `with_printed_perplexity`, it also prints a line with all results:
 
-    weather_which_word_validation_32, step 20: perplexity 3.31 (1.1970 nats a token), token accuracy
-    54.2 %, sequence accuracy 12.5 %, 96 tokens
+    weather_which_word_validation_32, step 20: 1.1970 nats a token, perplexity 3.31, token accuracy
+    54.2 %, 96 tokens
 """
 
 import datetime
@@ -28,11 +26,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.feeding.live import elements
+from t0.mesh import devices
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
-from t0.scoring.mesh_model import restore_variables
+from t0.scoring.mesh_model import (
+    both_vocabularies,
+    chosen_checkpoints,
+    restore_variables,
+    vocabulary_hash,
+)
+from t0.scoring.ranking import results_folder
 from t0.scoring.results import SCHEMA, write_events, write_json
 from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
@@ -56,41 +62,50 @@ class HeldOutModel(Protocol):
 
 
 def measure(
-    spec: TrainingSpec,
-    datasets: Sequence[Any],
+    arguments: Mapping[str, Any],
+    checkpoint: str | None = None,
     *,
-    checkpoints: Mapping[int, str],
-    folder: str,
     facts: Mapping[str, Any],
-    activations: tf.DType = tf.float32,
-    make_model: Callable[[], HeldOutModel] | None = None,
+    make_model: Callable[[str], HeldOutModel] | None = None,
 ) -> None:
-    """Measures Mesh TensorFlow's datasets at each checkpoint; see `measure_batches`.
+    """Measures the tasks of a run at each checkpoint; see `measure_batches`.
 
     Args:
-      spec: the model, its batch and its lengths.
-      datasets: Mesh TensorFlow's `EvalDataset` of each task, with padded examples.
-      checkpoints: step -> path.
-      folder: the folder for results.
-      facts: facts of the run for the results file.
-      activations: the type of activations.
-      make_model: a function that builds another engine's model; None to use Mesh TensorFlow's
-        model.
+      arguments: the arguments of the run, as `t0.run.arguments.read` returns them.
+      checkpoint: a checkpoint to measure instead of those in the model directory, or None.
+      facts: additional facts about the run for the results file.
+      make_model: a function that builds another engine's model for a type of activations; None to
+        use Mesh TensorFlow's model.
 
     Raises:
       UserError: if a checkpoint cannot be read, or a task has no target token.
     """
+    spec = TrainingSpec.from_estimator_arguments(**arguments)
+    split, vocabulary = arguments["dataset_split"], arguments["vocabulary"]
+    datasets = arguments["eval_dataset_fn"](
+        sequence_length=spec.sequence_length, vocabulary=vocabulary, dataset_split=split
+    )
     names = _feature_names(datasets)
-    model = make_model() if make_model else _MeshHeldOutModel(spec, names, activations)
+    dtype = bound("get_variable_dtype.activation_dtype", "float32")
+    if make_model:
+        model = make_model(dtype)
+    else:
+        model = _MeshHeldOutModel(spec, names, devices.activation_dtype(dtype))
     measure_batches(
         {
             dataset.name: functools.partial(_batches, dataset, names, spec.batch_size)
             for dataset in datasets
         },
         model,
-        checkpoints=checkpoints,
-        folder=folder,
-        facts={**facts, "sequence_length": dict(spec.sequence_length)},
+        checkpoints=chosen_checkpoints(arguments, checkpoint),
+        folder=results_folder(arguments),
+        facts={
+            "model_dir": arguments["model_dir"],
+            "split": split,
+            "vocabulary_sha256": vocabulary_hash(both_vocabularies(vocabulary)[1]),
+            **facts,
+            "sequence_length": dict(spec.sequence_length),
+        },
     )
 
 
@@ -183,15 +198,8 @@ def _measure_task(name: str, open_batches: OpenBatches, model: HeldOutModel) -> 
         raise UserError(f"task {name} has no target token in this split: nothing to measure")
     if not math.isfinite(nats):
         raise UserError(f"task {name}: the loss is {nats}; the checkpoint's weights are broken")
-    return {
-        "examples": examples,
-        "tokens": int(values["tokens"]),
-        "metrics": {
-            "nats_per_token": nats,
-            "perplexity": math.exp(min(nats, 700.0)),
-            "token_accuracy": 100 * values["correct"] / values["tokens"],
-        },
-    }
+    tokens = values["tokens"]
+    return {"examples": examples} | _make_entry(int(tokens), nats, 100 * values["correct"] / tokens)
 
 
 def _batches(
@@ -206,15 +214,6 @@ def _batches(
     for batch in elements(batches):
         count = len(batch[names[0]])
         yield {n: np.pad(x, [(0, rows - count), (0, 0)]) for n, x in batch.items()}, count
-
-
-def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
-    metrics = entry["metrics"]
-    return (
-        f"{name}, step {step:,}: {metrics['nats_per_token']:.4f} nats a token, perplexity "
-        f"{metrics['perplexity']:.4g}, token accuracy {metrics['token_accuracy']:.1f} %, "
-        f"{entry['tokens']:,} tokens of {entry['examples']:,} examples"
-    )
 
 
 def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,7 +232,9 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
 
         def evaluate(*args: Any, name: str | None = None, **rest: Any) -> Mapping[str, Any]:
             results = published(*args, name=name, **rest)
-            print(line(name or "evaluation", results), flush=True)
+            tokens, nats = int(results["num_eval_tokens"]), -results["neg_log_perplexity"]
+            entry = _make_entry(tokens, nats, 100 * results["token_accuracy"])
+            print(_line(name or "evaluation", results["global_step"], entry), flush=True)
             return results
 
         estimator.evaluate = evaluate
@@ -242,20 +243,17 @@ def with_printed_perplexity(get_estimator: Callable[..., Any]) -> Callable[..., 
     return build
 
 
-def line(name: str, results: Mapping[str, float]) -> str:
-    """Returns the line to print for one evaluation.
-
-    Args:
-      name: Mesh TensorFlow's name of the evaluation. It consists of the task, the split and the
-        configured number of examples.
-      results: the estimator's results.
-    """
-    nats = -results["neg_log_perplexity"]
+def _make_entry(tokens: int, nats: float, accuracy: float) -> dict[str, Any]:
     # With a broken model, the nats can be so large that `exp` overflows.
     perplexity = math.exp(min(nats, 700.0))
+    metrics = {"nats_per_token": nats, "perplexity": perplexity, "token_accuracy": accuracy}
+    return {"tokens": tokens, "metrics": metrics}
+
+
+def _line(name: str, step: int, entry: Mapping[str, Any]) -> str:
+    metrics = entry["metrics"]
     return (
-        f"{name}, step {results['global_step']:,}: perplexity {perplexity:.4g} "
-        f"({nats:.4f} nats a token), token accuracy {100 * results['token_accuracy']:.1f} %, "
-        f"sequence accuracy {100 * results['sequence_accuracy']:.1f} %, "
-        f"{results['num_eval_tokens']:,.0f} tokens"
+        f"{name}, step {step:,}: {metrics['nats_per_token']:.4f} nats a token, perplexity "
+        f"{metrics['perplexity']:.4g}, token accuracy {metrics['token_accuracy']:.1f} %, "
+        f"{entry['tokens']:,} tokens"
     )

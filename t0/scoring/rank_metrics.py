@@ -1,9 +1,10 @@
-"""Computes T5's `rank_classification` metrics with a few bytes of memory per example.
+"""Judges ranked choices with T5's metrics, and decoded answers by exact match.
 
-T5's metric needs a tuple and a number for every choice, which take about 330 bytes. So a task of
-400,000 examples with two choices each took 270 MB. This module stores only the gold choice and the
-prediction of each example. If the metric has areas under curves, the module also stores the two
-scores of each example. All metrics other than rank classification get the same lists as in T5.
+T5's `rank_classification` needs a tuple and a number for every choice, which take about 330 bytes.
+So a task of 400,000 examples with two choices each took 270 MB. This module stores only the gold
+choice and the prediction of each example. If the metric has areas under curves, the module also
+stores the two scores of each example. All metrics other than rank classification get the same lists
+as in T5.
 
     metrics = RankMetrics(task.metric_fns)
     for example, scores in metrics.accumulate(scored):    # yields every example again
@@ -17,22 +18,38 @@ the accuracies if this sum is divided by the number of the choice's tokens (incl
 characters:
 
     metrics.accuracy_by         # {"tokens": 53.1, "characters": 52.7}
+
+Answers are decoded greedily from the same inputs as the choices:
+
+    for line in answer_lines(decoder, task, most_tokens(task)):
+        line["answer"], line["exact_match"], line["choice"]      # "True.", True, 0
+
+All choices of such an example must have the same input. An answer that is more than `SLACK` tokens
+longer than the longest choice of the task does not match any choice.
 """
 
 import array
+import collections
 import dataclasses
 import functools
+import itertools
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from t0.errors import UserError, say
-from t0.scoring.examples import MultipleChoiceExample
+from t0.scoring.examples import MultipleChoiceExample, ScoringTask
 from t0.training.metric_values import MetricValues
 
 # The lengths by which a choice's log-likelihood may be divided, as alternatives to T0's plain sum.
 NORMALISERS = ("tokens", "characters")
+NORMALISATION = "lower case, single spaces, no punctuation at either end"
+SLACK = 8
+# The number of examples in a window. All examples of a window are decoded by the same shard.
+WINDOW = 512
+_LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 Metric = Callable[..., Mapping[str, float]]
 # A record after T5's postprocessor: ((example, choice), is correct, weight, tokens).
@@ -224,3 +241,122 @@ def _compute_binary(
         values["auc-roc"] = 100 * metrics.roc_auc_score(gold, positive)
         values["auc-pr"] = 100 * metrics.average_precision_score(gold, positive)
     return values
+
+
+class Decoder(Protocol):
+    """A model that decodes answers."""
+
+    def restore(self, checkpoint: str) -> int:
+        """Loads a checkpoint's weights; returns the number of variables."""
+
+    def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterable[str]:
+        """Decodes each input [L] greedily to a text of at most `most_tokens` tokens."""
+
+
+def normalize_answer(text: str) -> str:
+    """Normalizes a text, so that answers and choices can be compared.
+
+    >>> normalize_answer(" The  Cat."), normalize_answer("'True'"), normalize_answer("?")
+    ('the cat', 'true', '?')
+    """
+    plain = " ".join(text.casefold().split())
+    inside = [index for index, sign in enumerate(plain) if not _is_punctuation(sign)]
+    return plain[inside[0] : inside[-1] + 1].strip() if inside else plain
+
+
+def _is_punctuation(sign: str) -> bool:
+    return unicodedata.category(sign).startswith("P") or sign.isspace()
+
+
+def most_tokens(task: ScoringTask) -> int:
+    """Returns the maximum number of tokens of a task's answers.
+
+    The number is rounded up to one of a few values, because each value needs its own graph.
+    """
+    needed = max(longest for _, _, longest in task.sizes) + SLACK
+    return next((length for length in _LENGTHS if needed <= length), needed)
+
+
+def answer_lines(
+    decoder: Decoder, task: ScoringTask, most: int, *, windows: Iterable[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Decodes an answer to each example with one correct choice, and yields lines for the file.
+
+    The lines are in the order of the dataset.
+
+    Args:
+      decoder: a decoder with a checkpoint's weights.
+      task: the task.
+      most: the maximum number of tokens of an answer.
+      windows: the numbers (from 0) of the windows to decode; None for all windows.
+
+    Raises:
+      UserError: if the choices of an example do not all have the same input.
+    """
+    selected_windows = None if windows is None else set(windows)
+    examples = (example for example in task.examples() if not example.excluded)
+    for number in itertools.count():
+        window = list(itertools.islice(examples, WINDOW))
+        if not window:
+            return
+        if selected_windows is None or number in selected_windows:
+            inputs = [_input(task, example) for example in window]
+            for example, answer in zip(window, decoder.decode(inputs, most), strict=True):
+                yield answer_line(example, answer)
+
+
+def windows_of(task: ScoringTask) -> int:
+    """Returns the number of windows of a task."""
+    return -(-int((task.gold >= 0).sum()) // WINDOW)
+
+
+def _input(task: ScoringTask, example: MultipleChoiceExample) -> np.ndarray:
+    first, *other_inputs = (choice.inputs for choice in example.choices)
+    if any(not np.array_equal(first, other_input) for other_input in other_inputs):
+        raise UserError(
+            f"task {task.name}, example {example.idx}: its choices have different inputs, so "
+            "there is no single prompt to answer. Evaluate it without --decode_answers"
+        )
+    return first
+
+
+def answer_line(example: MultipleChoiceExample, answer: str) -> dict[str, Any]:
+    """Judges the answer to one example, and returns its line for the answers file."""
+    normalized = normalize_answer(answer)
+    choices = [normalize_answer(choice.text) for choice in example.choices]
+    return {
+        "idx": example.idx,
+        "answer": answer,
+        "exact_match": normalized == choices[example.gold],
+        "choice": choices.index(normalized) if normalized in choices else None,
+    }
+
+
+class AnswerCounts:
+    """Counts a task's answers while they are written.
+
+    Args:
+      most: the maximum number of tokens of an answer.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._counts: collections.Counter[str] = collections.Counter()
+
+    def count_lines(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Counts lines, and yields them unchanged."""
+        for line in lines:
+            no_choice = line["choice"] is None
+            self._counts.update(examples=1, right=bool(line["exact_match"]), no_choice=no_choice)
+            yield line
+
+    def entry(self) -> dict[str, Any]:
+        """Returns the field `decoded` for a task's entry in the results; shares are in percent."""
+        share = 100 / max(1, self._counts["examples"])
+        return {
+            "exact_match": share * self._counts["right"],
+            "no_choice": share * self._counts["no_choice"],
+            "examples": self._counts["examples"],
+            "normalisation": NORMALISATION,
+            "most_tokens": self._most,
+        }

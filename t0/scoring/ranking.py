@@ -16,30 +16,38 @@ and one process writes the results. Alternatively, independent machines can scor
 subsets of the batches (`t0.scoring.batching.BatchShard`).
 """
 
-import collections
 import dataclasses
 import datetime
 import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 
-from t0.errors import UserError, say, unknown_name
+from t0.config.specification import Count, Positive, Range
+from t0.errors import UserError, say
 from t0.progress import ProgressLine
-from t0.scoring import answers
-from t0.scoring.batching import WHOLE, BatchLimits, BatchPlan, BatchQueues, BatchShard, ScoringBatch
+from t0.scoring import rank_metrics
+from t0.scoring.batching import (
+    WHOLE,
+    BatchLimits,
+    BatchPlan,
+    BatchQueues,
+    BatchShard,
+    ScoringBatch,
+    check_settings,
+)
 from t0.scoring.examples import (
     Lengths,
     RankTaskFacts,
     ScoringTask,
     choice_groups,
     count_task,
-    describe_tasks,
+    warn_of_truncation,
 )
-from t0.scoring.records import ReadRecords, RecordSorter
+from t0.scoring.records import ChoiceRecord, sort_records
 from t0.scoring.results import WITH_EOS, CheckpointResults, Scored, ShardResults, batches_digest
 
 # The maximum number of logits [B, C, T, V] of a batch. Each logit has 4 bytes.
@@ -51,8 +59,6 @@ MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
 # of later tasks for which they may wait. If the number is larger, batches are fuller. If it is
 # smaller, an interruption loses less work.
 _MOST_WAITING_TASKS = 16
-# The number of datasets whose running accuracies fit into the progress line.
-_SHOWN_DATASETS = 3
 
 
 class ChoiceScorer(Protocol):
@@ -81,8 +87,8 @@ class ChoiceScorer(Protocol):
         """
 
 
-# The facts about a task, and a function that opens its records.
-RankedTask = tuple[RankTaskFacts, Callable[[RecordSorter], ReadRecords]]
+# The facts about a task, and a function that reads its records in any order.
+RankedTask = tuple[RankTaskFacts, Callable[[], Iterator[ChoiceRecord]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,13 +113,16 @@ class RankEvaluationSettings:
         match.
     """
 
-    max_excluded_share: float = 0.5
-    max_truncated_targets_share: float = 0.5
-    max_shapes: int = 24
-    dtype: str = "float32"
-    shard_id: int = 0
-    num_shards: int = 1
+    max_excluded_share: Annotated[float, Range(0, 1)] = 0.5
+    max_truncated_targets_share: Annotated[float, Range(0, 1)] = 0.5
+    max_shapes: Positive = 24
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    shard_id: Count = 0
+    num_shards: Positive = 1
     decode_answers: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self, "score_eval")
 
     @property
     def shard(self) -> BatchShard:
@@ -121,28 +130,11 @@ class RankEvaluationSettings:
         return BatchShard(self.shard_id, self.num_shards)
 
 
-def check_settings(settings: RankEvaluationSettings) -> RankEvaluationSettings:
-    """Checks the settings, and returns them.
-
-    Raises:
-      UserError: if a value is invalid.
-    """
-    types = ("float32", "bfloat16")
-    if settings.dtype not in types:
-        raise unknown_name("type", settings.dtype, types, "(gin: score_eval.dtype)")
-    for name in ("max_excluded_share", "max_truncated_targets_share"):
-        share = getattr(settings, name)
-        if not 0 <= share <= 1:
-            raise UserError(f"score_eval.{name} is {share!r}; wanted a share from 0 to 1")
-    if settings.max_shapes < 1:
-        raise UserError(f"score_eval.max_shapes is {settings.max_shapes!r}; wanted 1 or more")
-    settings.shard.check("score_eval")
-    return settings
-
-
-def results_folder(model_dir: str, split: str, summary_dir: str | None, suffix: str | None) -> str:
-    """Returns the folder for results; `summary_dir` is `<model_dir>/<split>_eval` by default."""
-    folder = summary_dir or os.path.join(model_dir, f"{split}_eval")  # noqa: PTH118
+def results_folder(arguments: Mapping[str, Any]) -> str:
+    """Returns the folder for the results of a run; `<model_dir>/<split>_eval` by default."""
+    folder = f"{arguments['dataset_split']}_eval"
+    folder = arguments["eval_summary_dir"] or os.path.join(arguments["model_dir"], folder)  # noqa: PTH118
+    suffix = arguments["eval_dir_suffix"]
     return folder + (f"_{suffix}" if suffix else "")
 
 
@@ -157,7 +149,7 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     settings: RankEvaluationSettings,
     writes: bool = True,
     wait: Callable[[], object] = lambda: None,
-    make_decoder: Callable[[], answers.Decoder] | None = None,
+    make_decoder: Callable[[], rank_metrics.Decoder] | None = None,
 ) -> None:
     """Scores tasks at each checkpoint and writes the results.
 
@@ -186,43 +178,39 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
         )
 
     def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
-        tasks, scorer = _read(ranked, sorter, lengths, settings), make_scorer()
+        tasks, scorer = _read(ranked, lengths, settings), make_scorer()
         plan = make_plan(tasks, scorer)
         groups = sum(sum(task.sizes.values()) for task in tasks)
         print(f"{groups:,} inputs of {len(tasks)} tasks {plan.described}")
         return tasks, scorer, plan
 
-    with RecordSorter() as sorter:
-        if shard == WHOLE:
-            results = [CheckpointResults(folder, run, [*ranked], writes=writes) for run in runs]
-            pending = [each.unfinished or (decodes and each.undecoded) for each in results]
-            ready = prepare() if any(pending) else None
-        else:
-            ready = tasks, _, plan = prepare()
-            digest = batches_digest(tasks, plan)
-            results = [
-                ShardResults(folder, run, [*ranked], shard=shard, batches=digest, writes=writes)
-                for run in runs
-            ]
-        wait()  # wait until all processes know which tasks are finished
-        for result in results:
-            if result.unfinished:
-                _score_checkpoint(*ready, result, shard)
-            if not decodes:
-                say(f"{result.KIND}: {result.write()}")
-        if decodes:
-            _decode(results, ready[0] if ready else (), make_decoder, shard)
+    if shard == WHOLE:
+        results = [CheckpointResults(folder, run, [*ranked]) for run in runs]
+        pending = [each.unfinished or (decodes and each.undecoded) for each in results]
+        ready = prepare() if any(pending) else None
+    else:
+        ready = tasks, _, plan = prepare()
+        digest = batches_digest(tasks, plan)
+        results = [
+            ShardResults(folder, run, [*ranked], shard=shard, batches=digest) for run in runs
+        ]
+    wait()  # wait until all processes know which tasks are finished
+    for result in results:
+        if result.unfinished:
+            _score_checkpoint(*ready, result, shard, writes=writes)
+        if writes and not decodes:
+            say(f"{result.KIND}: {result.write()}")
+    if decodes:
+        _decode(results, ready[0] if ready else (), make_decoder, shard)
     # The entries of all steps are removed together at the end. If a later step is interrupted, the
     # resumed run also needs the entries of the earlier steps.
-    for result in results:
-        result.remove_unfinished()
+    if writes:
+        for result in results:
+            result.remove_unfinished()
 
 
 def _read(
-    ranked: Mapping[str, RankedTask],
-    sorter: RecordSorter,
-    lengths: Lengths,
-    settings: RankEvaluationSettings,
+    ranked: Mapping[str, RankedTask], lengths: Lengths, settings: RankEvaluationSettings
 ) -> list[ScoringTask]:
     """Reads all tasks, even finished tasks, because batches are planned over all tasks.
 
@@ -234,16 +222,14 @@ def _read(
         for facts, open_records in ranked.values():
             task = count_task(
                 facts,
-                open_records(sorter),
+                sort_records(open_records()),
                 lengths,
                 max_excluded_share=settings.max_excluded_share,
                 max_truncated_targets_share=settings.max_truncated_targets_share,
             )
             tasks.append(task)
             progress.count(1)
-    notes, warnings = describe_tasks(tasks)
-    print("\n".join(notes))
-    for warning in warnings:
+    for warning in warn_of_truncation(tasks):
         print(warning, file=sys.stderr)
     return tasks
 
@@ -274,18 +260,21 @@ def _score_checkpoint(
     plan: BatchPlan,
     results: CheckpointResults,
     shard: BatchShard,
+    *,
+    writes: bool,
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
     say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
-    examples = sum(len(task.choices) for task in tasks if task.name in unfinished)
-    choices = 0
-    with ProgressLine(examples, unit="example", doing=f"scoring{shard.words}") as progress:
-        running = _RunningAccuracy(progress)
-        arguments = {"task_names": unfinished, "tick": running.count, "shard": shard}
-        for task, scores in score_tasks(scorer, tasks, plan, **arguments):
+    counts = [task.choices for task in tasks if task.name in unfinished]
+    total, examples, choices = sum(int(c.sum()) for c in counts), sum(map(len, counts)), 0
+    with ProgressLine(total, unit="choice", doing=f"scoring{shard.words}") as progress:
+        for task, scores in score_tasks(
+            scorer, tasks, plan, task_names=unfinished, tick=progress.count, shard=shard
+        ):
             choices += int(np.isfinite(scores).sum())
-            entry = results.add(task, with_scores(task, scores))
-            progress.print(_task_line(task.name, entry))
+            if writes:
+                entry = results.add(task, with_scores(task, scores))
+                progress.print(_task_line(task.name, entry))
     seconds = progress.seconds
     print(
         f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
@@ -296,7 +285,7 @@ def _score_checkpoint(
 def _decode(
     results: Sequence[CheckpointResults],
     tasks: Sequence[ScoringTask],
-    make_decoder: Callable[[], answers.Decoder],
+    make_decoder: Callable[[], rank_metrics.Decoder],
     shard: BatchShard,
 ) -> None:
     """Decodes the answers of every checkpoint, and writes the checkpoint's results."""
@@ -313,36 +302,15 @@ def _decode(
         with ProgressLine(len(remaining), unit="task", doing=f"decoding{shard.words}") as progress:
             for position, task in remaining:
                 own_windows = [
-                    n for n in range(answers.windows_of(task)) if shard.has(position + n)
+                    n for n in range(rank_metrics.windows_of(task)) if shard.has(position + n)
                 ]
-                most = answers.most_tokens(task)
-                lines = answers.answer_lines(decoder, task, most, windows=own_windows)
-                entry = result.add_answers(task.name, lines, answers.AnswerCounts(most))
+                most = rank_metrics.most_tokens(task)
+                lines = rank_metrics.answer_lines(decoder, task, most, windows=own_windows)
+                entry = result.add_answers(task.name, lines, rank_metrics.AnswerCounts(most))
                 progress.count(1)
                 match, count = entry["decoded"]["exact_match"], entry["decoded"]["examples"]
                 progress.print(f"{match:5.1f} %  exact match  {task.name}: {count:,} answers")
         say(f"{result.KIND}: {result.write()}")
-
-
-class _RunningAccuracy:
-    """Shows a progress line with the number of examples and the accuracy of recent datasets."""
-
-    def __init__(self, progress: ProgressLine) -> None:
-        self._progress = progress
-        self._right: collections.Counter[str] = collections.Counter()
-        # Dataset -> the number of its counted examples. The last dataset is the one that was
-        # counted last.
-        self._counted: dict[str, int] = {}
-
-    def count(self, task: ScoringTask, right: bool | None) -> None:
-        """Counts an example; `right` is None if the example is excluded from the accuracy."""
-        dataset = task.facts.dataset
-        if right is not None:
-            self._right[dataset] += right
-            self._counted[dataset] = self._counted.pop(dataset, 0) + 1
-        latest = list(self._counted.items())[-_SHOWN_DATASETS:]
-        note = ", ".join(f"{name} {self._right[name] / many:.1%}" for name, many in latest)
-        self._progress.count(1, note)
 
 
 def _task_line(task: str, entry: Mapping[str, Any]) -> str:
@@ -368,41 +336,25 @@ class _TaskScores:
       first: for each example, the index of its first choice in `values`.
       values: the log-likelihoods of the choices; NaN if a choice is not scored yet.
       remaining: the number of choices of the task that still have to be scored or skipped.
-      remaining_of: for each example, the number of its choices that still have to be scored or
-        skipped.
-      broken: (example, choice, value) of scores that are NaN or infinite.
     """
 
     def __init__(self, task: ScoringTask) -> None:
         self.task = task
-        self.first = np.concatenate([[0], np.cumsum(task.choices)])
-        self.values = np.full(int(self.first[-1]), np.nan, np.float32)
-        self.remaining = len(self.values)
-        self.remaining_of = task.choices.copy()
-        self.broken: list[tuple[int, int, float]] = []
+        self.first = np.cumsum(task.choices) - task.choices
+        self.remaining = int(task.choices.sum())
+        self.values = np.full(self.remaining, np.nan, np.float32)
 
-    def add(self, example: int, choice: int, value: float | None) -> bool:
-        """Adds a choice's log-likelihood; returns whether it completes the example.
-
-        Args:
-          example: the index of the example in the task.
-          choice: the index of the choice in the example.
-          value: the log-likelihood; None if another shard scores the choice.
-        """
-        if value is not None:
-            self.values[self.first[example] + choice] = value
-            if not np.isfinite(value):
-                self.broken.append((example, choice, value))
+    def add(self, example: int, choice: int, value: float | None) -> None:
+        """Adds a choice's log-likelihood; None if another shard scores the choice."""
         self.remaining -= 1
-        self.remaining_of[example] -= 1
-        return not self.remaining_of[example]
-
-    def right(self, example: int) -> bool | None:
-        """Returns whether the best choice of an example is its correct choice; None if unknown."""
-        gold = self.task.gold[example]
-        scores = self.values[self.first[example] : self.first[example + 1]]
-        is_complete = gold >= 0 and not np.isnan(scores).any()
-        return bool(np.argmax(scores) == gold) if is_complete else None
+        if value is None:
+            return
+        if not np.isfinite(value):
+            raise UserError(
+                f"task {self.task.name}: a choice has the log-likelihood {value}; the checkpoint's "
+                "weights are broken"
+            )
+        self.values[self.first[example] + choice] = value
 
 
 def score_tasks(
@@ -411,7 +363,7 @@ def score_tasks(
     plan: BatchPlan,
     *,
     task_names: Collection[str],
-    tick: Callable[[ScoringTask, bool | None], None],
+    tick: Callable[[int], object],
     shard: BatchShard = WHOLE,
 ) -> Iterator[tuple[ScoringTask, np.ndarray]]:
     """Scores tasks, and yields each named task as soon as its last choice is scored.
@@ -423,9 +375,7 @@ def score_tasks(
         If a batch has no choice of a named task, it is skipped.
       plan: the batch shapes, planned from all tasks.
       task_names: the names of the tasks to yield.
-      tick: a function that is called with (task, right) for each example when its last choice is
-        scored. `right` is whether the best choice is the correct choice. It is None if the example
-        is excluded from the accuracy, or if other shards score some of its choices.
+      tick: a function that is called with the number of choices after each batch.
       shard: the batches to score.
 
     Yields:
@@ -440,13 +390,20 @@ def score_tasks(
 
     def score(batch: ScoringBatch) -> None:
         own = shard.has(next(numbers))
-        for scores, example in _score_batch(scorer, batch, open_tasks, own=own):
-            tick(scores.task, scores.right(example))
+        cells = [
+            (row, column, key)
+            for row, group in enumerate(batch.groups)
+            for column, key in enumerate(group.keys)
+            if key[0] in open_tasks
+        ]
+        values = batch.score(scorer) if own and cells else None
+        for row, column, (task, example, choice) in cells:
+            open_tasks[task].add(example, choice, values[row, column] if own else None)
+        tick(len(cells))
 
     def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
         for position in [p for p, scores in open_tasks.items() if not scores.remaining]:
             scores = open_tasks.pop(position)
-            _check_numbers(scores)
             yield scores.task, scores.values
 
     for position, task in enumerate(tasks):
@@ -464,46 +421,12 @@ def score_tasks(
     yield from finished()
 
 
-def _score_batch(
-    scorer: ChoiceScorer, batch: ScoringBatch, open_tasks: Mapping[int, _TaskScores], *, own: bool
-) -> list[tuple[_TaskScores, int]]:
-    """Scores a batch with choices of open tasks; returns the examples that are complete now.
-
-    If `own` is false, the batch belongs to another shard, and its choices are skipped.
-    """
-    cells = [
-        (row, column, key)
-        for row, keys in enumerate(batch.keys)
-        for column, key in enumerate(keys)
-        if key[0] in open_tasks
-    ]
-    if not cells:
-        return []
-    values = batch.score(scorer) if own else None
-    return [
-        (open_tasks[task], example)
-        for row, column, (task, example, choice) in cells
-        if open_tasks[task].add(example, choice, values[row, column] if own else None)
-    ]
-
-
 def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
     """Yields each example of a task in dataset order, with the scores [C] of its choices."""
     start = 0
     for example in task.examples():
         yield example, scores[start : start + len(example.choices)]
         start += len(example.choices)
-
-
-def _check_numbers(scores: _TaskScores) -> None:
-    if not scores.broken:
-        return
-    number, _, value = min(scores.broken, key=lambda score: score[:2])
-    example = next(itertools.islice(scores.task.examples(), number, None))
-    raise UserError(
-        f"task {scores.task.name}, example {example.idx}: a choice has the log-likelihood "
-        f"{value}; the checkpoint's weights are broken"
-    )
 
 
 def run_facts(

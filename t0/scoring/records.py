@@ -4,25 +4,22 @@ A task has one record for each answer choice. The record has `idx` [2] (the numb
 and of the choice), `inputs` and `targets` as token ids, `is_correct`, and the texts. If rows of the
 dataset share a text, the record also has `document` (`t0.sources`).
 
-    with RecordSorter() as sorter:
-        read = cached_records("rte_score_eval", files, sorter)
-        for record in read():                  # as often as needed, in the same order
-            record.example, record.choice, record.text
+    read = sort_records(cached_records("rte_score_eval", files))
+    for record in read():                  # as often as needed, in the same order
+        record.example, record.choice, record.text
 
-Caches that this project wrote are in order, so their files are simply read again each time. All
-other records, such as those in SeqIO's own shuffled caches, are sorted once. They are sorted in
-memory until all tasks together reach a limit, and after that in temporary Arrow files. So memory
-does not grow with the number of records.
+Records come from a cache, from rendered rows, or from SeqIO, which shuffles its own caches. They
+are stored once in a temporary file, so memory does not grow with their number.
 """
 
 import functools
 import hashlib
 import heapq
 import itertools
+import mmap
 import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,17 +27,13 @@ import numpy as np
 from t0.caching import record_rows
 from t0.errors import UserError
 from t0.feeding.token_files import ids_of, record_batches, texts_of
-from t0.files import paths, publishing
 
 _INTEGERS = ("idx", "inputs", "targets", "is_correct")
 _TEXTS = ("inputs_pretokenized", "targets_pretokenized", "document")
 # The features that are read from a record.
 FEATURES = (*_INTEGERS, *_TEXTS)
-# The number of records that are decoded together or written to a file together.
+# The number of records that are decoded together or stored together.
 _BATCH_RECORDS = 512
-# The maximum memory for the records of all tasks.
-MEMORY_BYTES = 32 * 2**20
-_RECORD_BYTES = 800  # the overhead of a record's Python objects, in addition to their content
 # The seed of the samples that `draw_sample` draws, as results files record it.
 SAMPLE_SEED = 0
 
@@ -73,7 +66,8 @@ class ChoiceRecord(NamedTuple):
 
 
 # A function that returns an iterator over a task's records in order. It may be called repeatedly.
-ReadRecords = Callable[[], Iterator[ChoiceRecord]]
+# Two optional numbers limit it to the examples from the first up to, but not including, the second.
+ReadRecords = Callable[..., Iterator[ChoiceRecord]]
 
 
 def record_of(features: Mapping[str, Any]) -> ChoiceRecord:
@@ -145,15 +139,13 @@ def not_ranked(task: str) -> UserError:
 
 
 def cached_records(
-    task: str, files: Sequence[str], sorter: "RecordSorter", *, examples: int | None = None
-) -> ReadRecords:
-    """Returns a function that reads the records of a cache in order.
+    task: str, files: Sequence[str], *, examples: int | None = None
+) -> Iterator[ChoiceRecord]:
+    """Yields the records of a cache in the order of its files.
 
     Args:
       task: the task's name, for messages.
       files: the TFRecord files of the split.
-      sorter: the sorter for the records of a shuffled cache. It also stores the records of a cache
-        in a bucket, so that they are downloaded only once.
       examples: the number of dataset rows to draw with `draw_sample`; None to read all examples. In
         a sample, the number of an example is the index of its row, as in `rendered_rows`. If the
         cache does not record the rows, examples are drawn instead of rows, and keep the numbers
@@ -161,20 +153,14 @@ def cached_records(
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
-        The returned function may also raise this error.
     """
-
-    def read() -> Iterator[ChoiceRecord]:
-        return (record for file in files for record in _records_of(task, file))
-
+    records = (record for file in files for record in _records_of(task, file))
     if examples:
         folder, name = posixpath.split(files[0])
         rows = record_rows.read(folder, name.partition(".tfrecord")[0])
-        sample = _sample_rows(task, read(), rows, examples) if rows else None
-        return sorter.sort(sample or sample_records(read(), examples))
-    if any(map(paths.is_remote, files)) or not _are_ordered(files):
-        return sorter.sort(read())
-    return read
+        if rows:
+            return _sample_rows(task, records, rows, examples)
+    return sample_records(records, examples)
 
 
 def _sample_rows(
@@ -194,22 +180,12 @@ def _sample_rows(
             yield record._replace(example=number)
 
 
-def _are_ordered(files: Sequence[str]) -> bool:
-    """Returns whether `idx` ascends from each record to the next, through all files."""
-    last = -1
-    for file in files:
-        for records in record_batches(file, _BATCH_RECORDS):
-            numbers = _decode(file, records, ("idx",))[0]["idx"].values.astype(np.int64)
-            keys = (numbers[::2] << 32) + numbers[1::2] if len(numbers) % 2 == 0 else numbers
-            if len(keys) and (keys[0] <= last or (np.diff(keys) <= 0).any()):
-                return False
-            last = keys[-1] if len(keys) else last
-    return True
-
-
 def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
     for records in record_batches(file, _BATCH_RECORDS):
-        integers, texts = _decode(file, records, _INTEGERS, _TEXTS)
+        try:
+            integers, texts = ids_of(records, _INTEGERS), texts_of(records, _TEXTS)
+        except ValueError as error:
+            raise UserError(f"{file} cannot be read: {error}") from error
         for row in range(len(records)):
             features: dict[str, Any] = {
                 name: ids.values[ids.ends[row] : ids.ends[row + 1]]
@@ -221,19 +197,10 @@ def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
             yield record_of(features | {n: text for n, text in texts_of_row.items() if text})
 
 
-def _decode(
-    file: str, records: Sequence[bytes], integers: Sequence[str], texts: Sequence[str] = ()
-) -> tuple[dict[str, Any], dict[str, list[bytes | None]]]:
-    try:
-        return ids_of(records, integers), texts_of(records, texts) if texts else {}
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-
-
 def prompted_records(
     source: Any, split: str, features: Mapping[str, Any], examples: int | None = None
-) -> Iterator[dict]:
-    """Renders and tokenizes a prompted task's rows, and yields the features of its records.
+) -> Iterator[ChoiceRecord]:
+    """Renders and tokenizes a prompted task's rows, and yields its records.
 
     Args:
       source: the task's `PromptedSource`.
@@ -243,22 +210,18 @@ def prompted_records(
     """
 
     @functools.lru_cache(4096)  # the choices and inputs of a row repeat
-    def encode(name: str, text: str) -> list[int]:
+    def encode(name: str, text: str) -> np.ndarray:
         vocabulary = features[name].vocabulary
-        return [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
+        ids = [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
+        return np.array(ids, np.int32)
 
     for number, row in rendered_rows(source, split, examples):
         inputs, document = encode("inputs", row["inputs"]), row.get("document")
         for choice, text in enumerate(row["answer_choices"] or ()):
-            yield {
-                "idx": (number, choice),
-                "inputs": inputs,
-                "targets": encode("targets", text),
-                "is_correct": text == row["targets"],
-                "inputs_pretokenized": row["inputs"],
-                "targets_pretokenized": text,
-                "document": document,
-            }
+            targets, is_correct = encode("targets", text), text == row["targets"]
+            yield ChoiceRecord(
+                number, choice, inputs, targets, is_correct, text, row["inputs"], document
+            )
 
 
 def rendered_rows(
@@ -279,87 +242,53 @@ def rendered_rows(
     return source.numbered_records(split, [index for index, _ in draw_sample(indices, examples)])
 
 
-class RecordSorter:
-    """Sorts the records of a run's tasks. It writes temporary files if memory is not enough.
+def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:
+    """Stores all records of a task in a temporary file, and returns a function that reads them.
 
-    It is a context manager, which removes these files at its end. If the process is killed, the
-    next process that uses a sorter removes them.
+    The function yields the records in sorted order. The file has no name, so it disappears with
+    the process.
+
+    Raises:
+      UserError: if the disk is full.
     """
+    import pyarrow as pa
 
-    def __enter__(self) -> "RecordSorter":
-        publishing.remove_leftovers([tempfile.gettempdir()])
-        self._folder = tempfile.TemporaryDirectory(
-            prefix="t0_scoring_", suffix=f".{publishing.unfinished_tag()}"
-        )
-        self._free_bytes = MEMORY_BYTES
-        self._tasks = itertools.count()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._folder.cleanup()
-
-    def sort(self, records: Iterable[ChoiceRecord]) -> ReadRecords:
-        """Reads all records of a task, and returns a function that yields them in sorted order.
-
-        Raises:
-          UserError: if the disk is full.
-        """
-        records, buffered, size = iter(records), [], 0
-        for record in records:
-            buffered.append(record)
-            texts = len(record.text) + len(record.input_text)
-            size += record.inputs.nbytes + record.targets.nbytes + texts + _RECORD_BYTES
-            if size > self._free_bytes:
-                return self._sort_in_file(itertools.chain(buffered, records))
-        self._free_bytes -= size
-        buffered.sort(key=_sort_key)
-        return lambda: iter(buffered)
-
-    def _sort_in_file(self, records: Iterator[ChoiceRecord]) -> ReadRecords:
-        import pyarrow as pa
-
-        path = str(Path(self._folder.name) / f"{next(self._tasks)}.arrow")
-        numbers: list[np.ndarray] = []
-        schema = pa.schema(
-            [("example", "int64"), ("choice", "int64"), ("inputs", "binary"),
-             ("targets", "binary"), ("is_correct", "bool"), ("text", "string"),
-             ("input_text", "string"), ("document", "string")]
-        )  # fmt: skip
-        try:
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    schema = pa.schema(
+        [("example", "int64"), ("choice", "int64"), ("inputs", "binary"), ("targets", "binary"),
+         ("is_correct", "bool"), ("text", "string"), ("input_text", "string"),
+         ("document", "string")]
+    )  # fmt: skip
+    numbers, records = [np.zeros((0, 2), np.int64)], iter(records)
+    try:
+        with tempfile.TemporaryFile() as file:
+            with pa.ipc.new_file(file, schema) as writer:
                 while batch := list(itertools.islice(records, _BATCH_RECORDS)):
-                    numbers.append(np.array([_sort_key(record) for record in batch]))
+                    numbers.append(np.array([record[:2] for record in batch]))
                     rows = [
-                        record._replace(
-                            inputs=record.inputs.tobytes(), targets=record.targets.tobytes()
-                        )._asdict()
+                        record._asdict()
+                        | {name: getattr(record, name).tobytes() for name in ("inputs", "targets")}
                         for record in batch
                     ]
                     writer.write_batch(pa.RecordBatch.from_pylist(rows, schema))
-        except OSError as error:
-            raise UserError(
-                f"cannot store the records of a task in {self._folder.name}: {error}. "
-                "Set TMPDIR to another folder"
-            ) from error
-        examples, choices = np.concatenate(numbers).T
-        order = np.lexsort((choices, examples))
-        return lambda: _read_in_order(path, order)
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise UserError(
+            f"cannot store the records of a task in {tempfile.gettempdir()}: {error}. Set TMPDIR "
+            "to another folder"
+        ) from error
+    table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    examples, choices = np.concatenate(numbers).T
+    order = np.lexsort((choices, examples))
+    examples = examples[order]
 
+    def read(start: int = 0, stop: int | None = None) -> Iterator[ChoiceRecord]:
+        first = np.searchsorted(examples, start)
+        last = len(order) if stop is None else np.searchsorted(examples, stop)
+        for index in range(first, last, _BATCH_RECORDS):
+            rows = table.take(order[index : min(last, index + _BATCH_RECORDS)]).to_pylist()
+            for row in rows:
+                ids = {name: np.frombuffer(row[name], np.int32) for name in ("inputs", "targets")}
+                yield ChoiceRecord(**row | ids)
 
-def _sort_key(record: ChoiceRecord) -> tuple[int, int]:
-    return record.example, record.choice
-
-
-def _read_in_order(path: str, order: np.ndarray) -> Iterator[ChoiceRecord]:
-    import pyarrow as pa
-
-    with pa.memory_map(path) as file:
-        reader = pa.ipc.open_file(file)
-        batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        for index in order.tolist():
-            batch, row = batches[index // _BATCH_RECORDS], index % _BATCH_RECORDS
-            values = ChoiceRecord(*(column[row].as_py() for column in batch.columns))
-            yield values._replace(
-                inputs=np.frombuffer(values.inputs, np.int32),
-                targets=np.frombuffer(values.targets, np.int32),
-            )
+    return read

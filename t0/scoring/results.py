@@ -17,9 +17,17 @@
 
 `results_<step>.json` has the run's facts and an entry for each task with its metrics. The field
 `documents` of an entry is the number of the task's documents, null if no two rows share a document,
-or "unknown". If answers were decoded, each entry has the field `decoded`, and the folder `answers/`
-with `<task>_<step>.jsonl` is next to `scores/` (`t0.scoring.answers`). Files get these names only
-when they are complete.
+or "unknown". Files get these names only when they are complete.
+
+If answers are decoded, `answers/<task>_<step>.jsonl`, next to `scores/`, has a line for each
+example with exactly one correct choice:
+
+    {"idx": 0, "answer": "True.", "exact_match": true, "choice": 0}
+
+An answer is an exact match if it equals the correct choice after both are normalized. `choice` is
+the index of the first choice that equals the answer, or null if no choice equals it. In the
+results, the task's entry has the field `decoded` with three parts: the share of exact matches, the
+share of answers that equal no choice, and the settings.
 
 During an evaluation, `unfinished_<step>/<task>.json` has the entry of a finished task, and the
 facts that the task's scores depend on. A resumed evaluation reuses the entries whose facts have not
@@ -41,13 +49,12 @@ shard has a folder such as `shard-00002-of-00008` in the folder for results:
     results.remove_unfinished()
 """
 
-import collections
 import dataclasses
 import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +63,9 @@ from t0.catalogue.entries import datasets
 from t0.errors import UserError, write_reason
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
-from t0.scoring.answers import AnswerCounts
 from t0.scoring.batching import BatchPlan, BatchShard
 from t0.scoring.examples import MultipleChoiceExample, ScoringTask
-from t0.scoring.rank_metrics import RankMetrics, classes_of
+from t0.scoring.rank_metrics import AnswerCounts, RankMetrics, classes_of
 from t0.training.recorder import EventFile
 
 SCHEMA = SHARD_SCHEMA = 1
@@ -67,6 +73,8 @@ SHARD_KIND = "shard of a rank evaluation"
 # The description of the normalization of log-likelihoods, in the facts of a run.
 WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
 WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
+# The maximum number of excluded examples that are listed, for each reason.
+_LISTED = 20
 # If another engine has decoded the texts in a folder, the folder also has this file, which maps
 # steps to checkpoints.
 DECODED = "checkpoints.json"
@@ -100,40 +108,36 @@ Scored = tuple[MultipleChoiceExample, np.ndarray]
 class CheckpointResults:
     """Collects the results of one checkpoint task by task, and then writes the results file.
 
+    If several processes evaluate together, only one of them calls the methods that write.
+
     Args:
       folder: the folder for results.
       run: the run's facts, as in `results_<step>.json`.
       tasks: the names of all tasks, in the order of the results file.
-      writes: whether this process writes files. If several processes evaluate together, only one
-        process writes.
     """
 
     KIND = "results"
     _NEEDED = frozenset({"metrics", "accuracy_by"})
 
-    def __init__(
-        self, folder: str, run: Mapping[str, Any], tasks: Sequence[str], *, writes: bool = True
-    ) -> None:
-        self.run = run
-        self._folder, self._writes = folder, writes
+    def __init__(self, folder: str, run: Mapping[str, Any], tasks: Sequence[str]) -> None:
+        self.run, self._step = run, run["step"]
+        self._folder, self._unfinished = folder, _join(folder, f"unfinished_{self._step}")
         publishing.remove_leftovers([folder, _join(folder, "scores"), _join(folder, "answers")])
         self._made_from = {name: run.get(name) for name in MADE_FROM}
-        entries = {task: self._load_entry(task) for task in tasks}
-        self._entries: dict[str, Mapping[str, Any] | None] = entries
+        self._entries = {task: self._load_entry(task) for task in tasks}
         finished = len(tasks) - len(self.unfinished)
         if finished:
-            print(f"step {run['step']}: {finished} of {len(tasks)} tasks were finished before")
-
-    def _load_entry(self, task: str) -> Mapping[str, Any] | None:
-        step, needed = self.run["step"], self._NEEDED
-        return load_finished_entry(
-            self._folder, step, task, made_from=self._made_from, needed=needed
-        )
+            print(f"step {self._step}: {finished} of {len(tasks)} tasks were finished before")
 
     @property
     def unfinished(self) -> set[str]:
         """The names of the tasks that are not scored yet."""
         return {task for task, entry in self._entries.items() if entry is None}
+
+    @property
+    def undecoded(self) -> set[str]:
+        """The names of the scored tasks whose answers are not decoded yet."""
+        return {task for task, entry in self._entries.items() if entry and "decoded" not in entry}
 
     def add(self, task: ScoringTask, scored: Iterable[Scored]) -> Mapping[str, Any]:
         """Writes the scores of a task and returns its entry in the results.
@@ -142,23 +146,14 @@ class CheckpointResults:
           task: the task.
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
-        entry = self._entries[task.name] = self._scored(task, scored)
-        if self._writes:
-            step, facts = self.run["step"], self._made_from
-            save_finished_entry(self._folder, step, task.name, entry=entry, made_from=facts)
-        return entry
+        return self._keep_entry(task.name, self._write_scores(task, scored))
 
-    def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
+    def _write_scores(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
         """Writes the scores of a task, and returns the task's entry."""
         metrics = RankMetrics(task.facts.metric_fns)
         lines = (score_line(*pair) for pair in metrics.accumulate(scored))
-        self._write_lines(task.name, lines)
+        write_lines(self._path("scores", task.name), lines)
         return task_entry(task_facts(task), metrics, task.name)
-
-    @property
-    def undecoded(self) -> set[str]:
-        """The names of the scored tasks whose answers are not decoded yet."""
-        return {task for task, entry in self._entries.items() if entry and "decoded" not in entry}
 
     def add_answers(
         self, task: str, lines: Iterable[Mapping[str, Any]], counts: AnswerCounts
@@ -167,43 +162,42 @@ class CheckpointResults:
 
         Args:
           task: the task's name.
-          lines: the lines from `answers.answer_lines`.
+          lines: the lines from `rank_metrics.answer_lines`.
           counts: the counts to which the lines are added while they are written.
         """
-        step, counted_lines = self.run["step"], counts.count_lines(lines)
-        if self._writes:
-            write_answers(self._folder, task, step, counted_lines)
-        else:
-            collections.deque(counted_lines, maxlen=0)
-        entry = self._entries[task] = {**self._entries[task], "decoded": counts.entry()}
-        if self._writes:
-            save_finished_entry(self._folder, step, task, entry=entry, made_from=self._made_from)
-        return entry
-
-    def _write_lines(self, task: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        if self._writes:
-            write_lines(self._folder, task, self.run["step"], lines)
-        else:
-            collections.deque(lines, maxlen=0)
+        write_lines(self._path("answers", task), counts.count_lines(lines))
+        return self._keep_entry(task, {**self._entries[task], "decoded": counts.entry()})
 
     def write(self) -> str:
-        """Writes TensorBoard's events and the results file, and returns the results file's path.
-
-        Raises:
-          ValueError: if a task is unfinished.
-        """
-        if self.unfinished:
-            raise ValueError(f"unfinished: {sorted(self.unfinished)}")
-        step = self.run["step"]
-        if not self._writes:
-            return _results_path(self._folder, step)
-        write_events(self._folder, step, self._entries, kind="ranked")
-        return write_results(self._folder, step, self.run, self._entries)
+        """Writes TensorBoard's events and the results file, and returns the results file's path."""
+        write_events(self._folder, self._step, self._entries, kind="ranked")
+        return write_results(self._folder, self._step, self.run, self._entries)
 
     def remove_unfinished(self) -> None:
         """Removes the entries that are needed only to resume an interrupted evaluation."""
-        if self._writes:
-            remove_entries(self._folder, self.run["step"])
+        paths.remove(self._unfinished)
+
+    def _path(self, kind: str, task: str) -> str:
+        return lines_path(self._folder, kind, task, self._step)
+
+    def _keep_entry(self, task: str, entry: dict[str, Any]) -> Mapping[str, Any]:
+        """Writes the entry of a finished task, so that a resumed evaluation can reuse it."""
+        self._entries[task] = entry
+        size = paths.size_bytes(self._path("scores", task))
+        content = {"made_from": self._made_from, "scores_bytes": size, "entry": entry}
+        write_whole(_join(self._unfinished, f"{task}.json"), [json.dumps(content) + "\n"])
+        return entry
+
+    def _load_entry(self, task: str) -> dict[str, Any] | None:
+        """Returns the entry that `_keep_entry` wrote; None if it does not match this run."""
+        content = read_json(_join(self._unfinished, f"{task}.json"))
+        entry, scores = content.get("entry"), self._path("scores", task)
+        fits = (
+            content.get("made_from") == json.loads(json.dumps(self._made_from))
+            and paths.exists(scores)
+            and content.get("scores_bytes") == paths.size_bytes(scores)
+        )
+        return entry if fits and isinstance(entry, dict) and entry.keys() >= self._NEEDED else None
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
@@ -232,25 +226,21 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
     return line | {name: value for name, value in more.items() if value is not None}
 
 
-def write_lines(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:
-    """Writes `scores/<task>_<step>.jsonl` under `folder`, line by line, and returns its path."""
-    path = scores_path(folder, task, step)
-    write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    return path
+def lines_path(folder: str, kind: str, task: str, step: int) -> str:
+    """Returns the path of a task's "scores" or "answers"."""
+    return _join(folder, kind, f"{task}_{step}.jsonl")
 
 
-def write_answers(folder: str, task: str, step: int, lines: Iterable[Mapping[str, Any]]) -> str:
-    """Writes `answers/<task>_<step>.jsonl` under `folder`, and returns its path."""
-    path = answers_path(folder, task, step)
+def write_lines(path: str, lines: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a file of JSON Lines, line by line."""
     write_whole(path, (json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    return path
 
 
 def write_results(
     folder: str, step: int, run: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """Writes `results_<step>.json` under `folder` and returns its path."""
-    path = _results_path(folder, step)
+    path = _join(folder, f"results_{step}.json")
     content = {"schema": SCHEMA, "run": dict(run), "tasks": {t: dict(v) for t, v in tasks.items()}}
     write_json(path, content)
     return path
@@ -276,49 +266,6 @@ def write_events(
     events = EventFile(folder, suffix=f".{kind}.{step}")
     events.add(step, values)
     events.close()
-
-
-def save_finished_entry(
-    folder: str, step: int, task: str, *, entry: Mapping[str, Any], made_from: Mapping[str, Any]
-) -> None:
-    """Writes the entry of a finished task, so that a resumed evaluation can reuse it.
-
-    Args:
-      folder: the folder for results.
-      step: the checkpoint's step.
-      task: the task's name.
-      entry: the task's entry in the results file.
-      made_from: the facts that the task's scores depend on.
-    """
-    size = _bytes(scores_path(folder, task, step))
-    content = {"made_from": dict(made_from), "scores_bytes": size, "entry": dict(entry)}
-    write_whole(_unfinished_path(folder, step, task), [json.dumps(content) + "\n"])
-
-
-def load_finished_entry(
-    folder: str,
-    step: int,
-    task: str,
-    *,
-    made_from: Mapping[str, Any],
-    needed: Set[str] = frozenset(),
-) -> dict[str, Any] | None:
-    """Returns the entry of a task that an interrupted evaluation finished.
-
-    Returns None if there is no such entry, if it was made from other facts than `made_from`, if one
-    of the `needed` fields is missing, or if the size of the scores file has changed.
-    """
-    content = read_json(_unfinished_path(folder, step, task))
-    same = content.get("made_from") == json.loads(json.dumps(dict(made_from)))
-    whole = content.get("scores_bytes") == _bytes(scores_path(folder, task, step))
-    entry = content.get("entry")
-    complete = isinstance(entry, dict) and needed <= entry.keys()
-    return entry if same and whole and complete else None
-
-
-def remove_entries(folder: str, step: int) -> None:
-    """Removes the entries that `save_finished_entry` wrote for a step."""
-    paths.remove(_join(folder, f"unfinished_{step}"))
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -367,13 +314,11 @@ def task_facts(task: ScoringTask) -> dict[str, Any]:
         "documents": task.document_count,
         "truncated_inputs": task.truncated.inputs,
         "truncated_targets": task.truncated.targets,
-        "excluded": {reason: listed.count for reason, listed in task.excluded.items()},
-        "excluded_examples": {reason: listed.first for reason, listed in task.excluded.items()},
+        "excluded": {reason: len(listed) for reason, listed in task.excluded.items()},
+        "excluded_examples": {
+            reason: list(listed[:_LISTED]) for reason, listed in task.excluded.items()
+        },
     }
-
-
-_NAMES = ("dataset", "prompt", "group")
-_COUNTS = ("truncated_inputs", "truncated_targets", "excluded", "excluded_examples")
 
 
 def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dict[str, Any]:
@@ -384,15 +329,15 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
       metrics: the task's metrics, in which all scores of the task have been counted.
       task: the task's name, for messages.
     """
+    counts = ("truncated_inputs", "truncated_targets", "excluded", "excluded_examples")
     return {
-        **{name: facts[name] for name in _NAMES},
-        "documents": facts.get("documents"),
+        **{name: facts[name] for name in ("dataset", "prompt", "group", "documents")},
         "examples": metrics.examples,
         "metrics": metrics.compute(task),
         "accuracy_by": metrics.accuracy_by,
         "chance": metrics.chance,
         "ties": metrics.ties,
-        **{name: facts[name] for name in _COUNTS},
+        **{name: facts[name] for name in counts},
     }
 
 
@@ -407,28 +352,6 @@ def group_in_t0(dataset: str) -> str:
             evaluated = "held-out" if row.eval_group == "BASE" else ""
             return evaluated or _TRAINING_GROUPS.get(row.train_group, "")
     return ""
-
-
-def _bytes(path: str) -> int | None:
-    return paths.size_bytes(path) if paths.exists(path) else None
-
-
-def _results_path(folder: str, step: int) -> str:
-    return _join(folder, f"results_{step}.json")
-
-
-def scores_path(folder: str, task: str, step: int) -> str:
-    """Returns the path of a task's scores."""
-    return _join(folder, "scores", f"{task}_{step}.jsonl")
-
-
-def answers_path(folder: str, task: str, step: int) -> str:
-    """Returns the path of a task's decoded answers."""
-    return _join(folder, "answers", f"{task}_{step}.jsonl")
-
-
-def _unfinished_path(folder: str, step: int, task: str) -> str:
-    return _join(folder, f"unfinished_{step}", f"{task}.json")
 
 
 def _join(*parts: str) -> str:
@@ -464,7 +387,6 @@ class ShardResults(CheckpointResults):
       tasks: the names of all tasks.
       shard: the shard.
       batches: the result of `batches_digest`.
-      writes: whether this process writes.
     """
 
     KIND = "shard"
@@ -478,12 +400,11 @@ class ShardResults(CheckpointResults):
         *,
         shard: BatchShard,
         batches: str,
-        writes: bool = True,
     ) -> None:
         facts = {**run, "shard": dataclasses.asdict(shard), "batches": batches}
-        super().__init__(_join(folder, shard.folder), facts, tasks, writes=writes)
+        super().__init__(_join(folder, shard.folder), facts, tasks)
 
-    def _scored(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
+    def _write_scores(self, task: ScoringTask, scored: Iterable[Scored]) -> dict[str, Any]:
         counted = 0
 
         def lines() -> Iterator[dict[str, Any]]:
@@ -494,7 +415,7 @@ class ShardResults(CheckpointResults):
                     counted += scored_choices
                     yield _partial(score_line(example, row))
 
-        self._write_lines(task.name, lines())
+        write_lines(self._path("scores", task.name), lines())
         return {
             **task_facts(task),
             "rows": len(task.choices),
@@ -504,22 +425,10 @@ class ShardResults(CheckpointResults):
         }
 
     def write(self) -> str:
-        """Writes `shard_<step>.json`, and returns its path.
-
-        Raises:
-          ValueError: if a task is unfinished.
-        """
-        if self.unfinished:
-            raise ValueError(f"unfinished: {sorted(self.unfinished)}")
-        path = _join(self._folder, f"shard_{self.run['step']}.json")
-        if self._writes:
-            content = {
-                "schema": SHARD_SCHEMA,
-                "kind": SHARD_KIND,
-                "run": self.run,
-                "tasks": self._entries,
-            }
-            write_json(path, content)
+        """Writes `shard_<step>.json`, and returns its path."""
+        path = _join(self._folder, f"shard_{self._step}.json")
+        facts = {"schema": SHARD_SCHEMA, "kind": SHARD_KIND}
+        write_json(path, {**facts, "run": self.run, "tasks": self._entries})
         return path
 
 

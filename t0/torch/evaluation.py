@@ -35,24 +35,16 @@ import numpy as np
 import torch
 
 from t0.catalogue.sentence_pieces import Tokens
-from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
+from t0.config.specification import JobSpec, RankSpec, RunSpec, read_value
 from t0.errors import UserError, say
-from t0.inference import cached_inputs, inputs, prediction_loop
-from t0.inference.inputs import InferenceExample, InputSource, LengthLimits
-from t0.inference.methods import EOS
-from t0.inference.prediction_jobs import InferenceSettings, PredictionJob
+from t0.inference import cached_inputs, inputs, predictions
+from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
+from t0.inference.predictions import InferenceSettings, PredictionJob
 from t0.scoring import ranking
 from t0.scoring.batching import SortedPlan
 from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
-from t0.scoring.records import (
-    ReadRecords,
-    RecordSorter,
-    cached_records,
-    draw_sample,
-    not_ranked,
-    sample_facts,
-)
+from t0.scoring.records import cached_records, draw_sample, not_ranked, sample_facts
 from t0.scoring.results import DECODED, write_json
 from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
@@ -108,13 +100,13 @@ def predict(spec: RunSpec, joined: World) -> None:
         return TorchGenerator(model, joined.device, activations, settings.method)
 
     with joined.only_first_prints():
-        prediction_loop.predict_checkpoints(
+        predictions.predict_checkpoints(
             jobs,
             checkpointing.find_checkpoints(spec.model_dir, spec.infer.checkpoint, spec.infer.steps),
             make_generator,
             targets,
             describe=describe,
-            processes=prediction_loop.Processes(joined.rank, joined.size, joined.wait),
+            processes=predictions.Processes(joined.rank, joined.size, joined.wait),
         )
 
 
@@ -222,7 +214,7 @@ def rank_choices(spec: RunSpec, world: World) -> None:
       UserError: if this engine cannot evaluate this run, or the evaluation fails.
     """
     rank, model = _check_supported(spec), t5(spec.model)
-    settings = ranking.check_settings(ranking.RankEvaluationSettings(**rank.settings))
+    settings = ranking.RankEvaluationSettings(**rank.settings)
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
         | ranking.run_facts(
@@ -252,7 +244,12 @@ def rank_choices(spec: RunSpec, world: World) -> None:
                         [RankClassification(classes) for classes in task.rank.classes],
                         task.rank.rows,
                     ),
-                    functools.partial(_open_records, task, rank.given.get("examples")),
+                    functools.partial(
+                        cached_records,
+                        task.name,
+                        task.cache_files,
+                        examples=rank.given.get("examples"),
+                    ),
                 )
                 for task in spec.data.tasks
             },
@@ -350,7 +347,3 @@ def _uncached_error(task: str, parameter: str) -> UserError:
         f"it: seqio_cache_tasks --tasks={task} --output_cache_dir=DIR, and pass "
         f"--additional_task_cache_dirs=DIR and --gin_param='{parameter} = True'"
     )
-
-
-def _open_records(task: TaskSpec, examples: int | None, sorter: RecordSorter) -> ReadRecords:
-    return cached_records(task.name, task.cache_files, sorter, examples=examples)

@@ -89,10 +89,11 @@ def test_mode_perplexity_eval_reports_each_task(run_mode):
     )
     logged = [float(x) for x in re.findall(r"neg_log_perplexity = (-[\d.]+)", done.err)]
     assert len(logged) == 2
-    told = re.findall(r"^(\S+), step 20: perplexity ([\d.]+) \(([\d.]+) nats", done.out, re.M)
+    line = r"^(\S+), step 20: ([\d.]+) nats a token, perplexity ([\d.]+),"
+    told = re.findall(line, done.out, re.M)
     names = {name.rpartition("_validation_")[0] for name, _, _ in told}
     assert names == {"weather_which_word", "weather_own_choices"}
-    for (_, perplexity, nats), negative in zip(told, logged, strict=True):
+    for (_, nats, perplexity), negative in zip(told, logged, strict=True):
         assert float(nats) == pytest.approx(-negative, abs=1e-3)
         assert float(perplexity) == pytest.approx(np.exp(-negative), rel=1e-3)
 

@@ -6,15 +6,9 @@ from word_predictions import Words
 
 from t0.config import parse
 from t0.errors import UserError
-from t0.inference.jobs import (
-    InferenceSettings,
-    RunArguments,
-    make_jobs,
-    make_t5_jobs,
-    uses_own_inference,
-)
+from t0.inference.jobs import InferenceSettings, make_jobs, make_t5_jobs, uses_own_inference
 
-RUN = RunArguments((Words(), Words()), {"inputs": 20, "targets": 24}, 8)
+RUN = {"vocabulary": Words(), "sequence_length": {"inputs": 20, "targets": 24}, "batch_size": 8}
 
 
 @pytest.mark.parametrize(

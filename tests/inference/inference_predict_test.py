@@ -10,8 +10,7 @@ from tiny_generation import TWO_LAYERS, ending_variables
 from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
-from t0.inference import predict, prediction_loop, text_decoder
-from t0.scoring.mesh_model import MeshModel
+from t0.inference import predictions, text_decoder
 
 LENGTHS = {"inputs": 20, "targets": 24}
 
@@ -50,12 +49,15 @@ def infer(model_dir, *, lengths=LENGTHS, **settings):
         gin.bind_parameter(
             f"t0.infer.{name}", str(value) if name.endswith(("file", "dir")) else value
         )
-    predict.predict(
-        MeshModel("bitransformer", mesh_shape="", layout_rules=""),
-        vocabulary=Words(),
-        lengths=lengths,
-        batch_size=4,
-        model_dir=str(model_dir),
+    text_decoder.predict(
+        {
+            **tiny_models.MODEL,
+            "vocabulary": Words(),
+            "sequence_length": lengths,
+            "batch_size": 4,
+            "model_dir": str(model_dir),
+            "eval_checkpoint_step": None,
+        }
     )
 
 
@@ -79,7 +81,7 @@ def test_predictions_are_written_in_input_order(model_dir, inputs, tmp_path, bac
 def test_prediction_resumes_after_last_batch_of_a_killed_run(
     model_dir, inputs, tmp_path, backwards, monkeypatch, capsys
 ):
-    monkeypatch.setattr(prediction_loop, "WINDOW", 3)  # windows of twelve inputs
+    monkeypatch.setattr(predictions, "WINDOW", 3)  # windows of twelve inputs
     infer(model_dir, input_file=inputs, output_dir=tmp_path / "whole")
     backwards.calls.clear()
     for stop in (2, 2, 7, 9):
@@ -185,7 +187,7 @@ def test_prediction_sharding_equals_one_run_at_any_batch_size(model_dir, inputs,
 
 
 def test_prediction_reads_inputs_lazily(model_dir, inputs, tmp_path, backwards, monkeypatch):
-    monkeypatch.setattr(prediction_loop, "WINDOW", 2)  # windows of eight inputs
+    monkeypatch.setattr(predictions, "WINDOW", 2)  # windows of eight inputs
     read = []
     encode = Words.encode
     monkeypatch.setattr(Words, "encode", lambda self, text: read.append(text) or encode(self, text))

@@ -1,13 +1,9 @@
 """The file of predictions, where what an earlier run left is damaged or unfinished."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from t0.errors import UserError
-from t0.files.publishing import UnfinishedFile
-from t0.inference.prediction_file import BatchPredictions, PredictionFile
+from t0.inference.predictions import BatchPredictions, PredictionFile
 
 
 @pytest.mark.parametrize(
@@ -32,17 +28,3 @@ def test_prediction_file_damaged_summary_is_refused(tmp_path):
     (tmp_path / "out.run.json").write_text('{"settings": 7}')
     with pytest.raises(UserError, match=r"exists without .*out\.run\.json"):
         PredictionFile(path, {"seed": 1})
-
-
-def test_prediction_file_unfinished_summary_is_removed(tmp_path):
-    path = tmp_path / "out.jsonl"
-    child = os.fork()
-    if not child:  # with the name that this process's unfinished files have
-        Path(UnfinishedFile(str(tmp_path / "out.run.json")).path).write_text("{")
-        os._exit(0)
-    os.waitpid(child, 0)
-    mine = Path(UnfinishedFile(str(path)).path)
-    mine.write_text("{")
-    assert len(list(tmp_path.iterdir())) == 2
-    PredictionFile(str(path), {"seed": 1})
-    assert {p.name for p in tmp_path.iterdir()} == {"out.jsonl.partial", mine.name}

@@ -12,7 +12,7 @@ from t0.inference.generator import MeshGenerator
 from t0.inference.search import EOS, DecodingMethod
 from t0.rehearsal.feeding import random_choices
 from t0.rehearsal.virtual_pod import ReadingCores, VirtualPod, equal_on_cores
-from t0.scoring.mesh_model import MeshModel, build_model
+from t0.scoring.mesh_model import build_model
 
 FLOAT32 = (
     "get_variable_dtype.activation_dtype = 'float32'",
@@ -33,8 +33,15 @@ SMALL = (
 def predicted(run, prefix, inputs):
     """Returns what our inference predicts greedily, up to as many tokens as an input has."""
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
-    spec = MeshModel(run.model_type, mtf.Shape([]), run.layout_rules)
-    model, placement = build_model(spec, (vocabulary, vocabulary))
+    model, _, placement = build_model(
+        {
+            "vocabulary": vocabulary,
+            "model_type": run.model_type,
+            "mesh_shape": mtf.Shape([]),
+            "layout_rules": run.layout_rules,
+            "mesh_devices": None,
+        }
+    )
     generator = MeshGenerator(model, run.variable_dtype, placement, DecodingMethod())
     with contextlib.closing(generator):
         generator.restore(prefix)

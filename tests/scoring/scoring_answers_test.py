@@ -6,7 +6,7 @@ import pytest
 from made_up_ranking import STEPS, Decoder, contents, evaluate, interrupted_at_write
 
 from t0.errors import UserError
-from t0.scoring import answers, ranking
+from t0.scoring import rank_metrics, ranking
 from t0.scoring.merging import merge
 
 # The third task has an input for each choice.
@@ -15,7 +15,7 @@ TASKS = ("first", "second")
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(answers, "WINDOW", 4)
+    monkeypatch.setattr(rank_metrics, "WINDOW", 4)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def small_windows(monkeypatch):
     ],
 )
 def test_exact_match_answer_normalization(text, normal):
-    assert answers.normalize_answer(text) == normal
+    assert rank_metrics.normalize_answer(text) == normal
 
 
 def test_decoded_answers_are_written_next_to_the_scores(tmp_path):
@@ -57,7 +57,7 @@ def test_decoded_answers_are_written_next_to_the_scores(tmp_path):
             assert 0 < decoded["exact_match"] < 100
             unlisted = sum(line["choice"] is None for line in lines)
             assert decoded["no_choice"] == pytest.approx(100 * unlisted / len(lines))
-            assert decoded["normalisation"] == answers.NORMALISATION
+            assert decoded["normalisation"] == rank_metrics.NORMALISATION
             assert decoded["most_tokens"] == 16
         # Ranking is the same with and without.
         plain = json.loads((tmp_path / "plain" / f"results_{step}.json").read_text())["tasks"]

@@ -113,18 +113,18 @@ def test_sorted_batching_has_every_choice_once_within_limits(seed, tokens, repli
         made.extend(queues.flush(number // 20 - 2))
     made.extend(queues.flush())
     assert not list(queues.flush())
-    assert collections.Counter(key for batch in made for keys in batch.keys for key in keys) == (
-        wanted
-    )
+    assert collections.Counter(
+        key for batch in made for group in batch.groups for key in group.keys
+    ) == (wanted)
     # Lengths are rounded up, so sizes repeat: at most 4 numbers of choices, 2 lengths of
     # inputs and 3 of targets.
-    sizes = {batch.targets.shape[1:] + batch.inputs.shape[1:] for batch in made}
+    sizes = {batch.size for batch in made}
     assert not most or len(sizes) <= 4 * 2 * 3
     for batch in made:
-        rows, choices, longest = batch.targets.shape
-        assert rows % replicas == 0
+        choices, inputs, longest = batch.size
+        assert batch.rows % replicas == 0
         assert len(batch.groups) <= replicas or (
-            rows * (batch.inputs.shape[1] + choices * longest) <= tokens
+            batch.rows * (inputs + choices * longest) <= tokens
         )
 
 
@@ -189,19 +189,20 @@ def test_batching_has_every_choice_once(tasks, plan):
 
     seen = collections.Counter()
     for batch in made:
-        rows, choices, _ = batch.targets.shape
+        inputs, targets = batch.lay_out()
+        rows, choices, _ = targets.shape
         for b in range(rows):
-            keys = batch.keys[b] if b < len(batch.keys) else ()
-            assert bool(keys) == batch.inputs[b].any()
+            keys = batch.groups[b].keys if b < len(batch.groups) else ()
+            assert bool(keys) == inputs[b].any()
             for c in range(choices):
                 if c >= len(keys):
-                    assert not batch.targets[b, c].any()
+                    assert not targets[b, c].any()
                     continue
                 task, number, choice = keys[c]
                 seen[keys[c]] += 1
                 wanted = tasks[task][number].choices[choice]
-                assert unpadded(batch.targets[b, c]) == list(wanted.tokens)
-                assert unpadded(batch.inputs[b]) == list(wanted.inputs)
+                assert unpadded(targets[b, c]) == list(wanted.tokens)
+                assert unpadded(inputs[b]) == list(wanted.inputs)
     assert seen == {
         (t, i, n): 1
         for t, content in enumerate(tasks)
@@ -231,7 +232,7 @@ def test_batching_flush_only_if_an_old_task_waits():
         assert not list(queues.add(group))
     assert not list(queues.flush(1))
     (batch,) = queues.flush(2)
-    assert [keys[0][0] for keys in batch.keys] == [2, 1]
+    assert [group.keys[0][0] for group in batch.groups] == [2, 1]
     assert not list(queues.flush())
 
 
@@ -403,7 +404,7 @@ def test_packed_batches_have_every_group_once(tasks, tokens, replicas):
         assert all(
             room.take(*one.tokens) == row for one, row in zip(batch.groups, batch.rows, strict=True)
         )
-        seen.update(key for keys in batch.keys for key in keys)
+        seen.update(key for one in batch.groups for key in one.keys)
     assert seen == {(t, i, 0): 1 for t, sizes in enumerate(tasks) for i in range(len(sizes))}
 
 
@@ -428,7 +429,7 @@ def test_packed_batches_let_no_group_wait_for_long():
     queues, made = BatchQueues(plan), []
     for number, size in enumerate(sizes):
         made.extend(queues.add(group(0, number, *size)))
-    places = {key[1]: place for place, batch in enumerate(made) for (key,) in batch.keys}
+    places = {one.keys[0][1]: place for place, batch in enumerate(made) for one in batch.groups}
     assert places[0] == 0
     waited = [number / 50 - place for number, place in places.items()]
     assert -8 < min(waited) <= max(waited) < 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import seqio
 
-from t0.compat import mesh_dataset, mesh_utils, t5_metrics
+from t0.compat import mesh_dataset, t5_metrics
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.scoring.decoded import READABLE, intervals, read_from, with_results, write_predictions
@@ -160,7 +160,7 @@ def judge(tmp_path, clean_registries):
             "teas", records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
         )
         with tf.Graph().as_default(), read_from(str(tmp_path / "in")) as decode:
-            with_results(mesh_utils.eval_model, decode, {})(
+            with_results(decode, {})(
                 lambda **_: None, None, None, 2, "test", str(tmp_path / "model"),
                 lambda **_: [dataset], str(tmp_path / "out"), 7,
             )  # fmt: skip

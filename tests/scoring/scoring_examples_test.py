@@ -9,7 +9,6 @@ import pytest
 from t0.caching import record_rows
 from t0.errors import UserError
 from t0.files import tfrecord
-from t0.scoring import records as records_module
 from t0.scoring.examples import (
     EQUAL_TOKENS,
     UNKNOWN,
@@ -19,7 +18,7 @@ from t0.scoring.examples import (
     count_task,
     truncate,
 )
-from t0.scoring.records import RecordSorter, cached_records, draw_sample, record_of
+from t0.scoring.records import cached_records, draw_sample, record_of, sort_records
 from t0.scoring.results import score_line
 
 
@@ -46,13 +45,10 @@ FACTS = RankTaskFacts("made", "mine", "", [])
 
 
 def examples(records, facts=FACTS):
-    with RecordSorter() as sorter:
-        return list(count_task(facts, sorter.sort(iter(records)), None).examples())
+    return list(count_task(facts, sort_records(records), None).examples())
 
 
-@pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
-def test_record_sorter_makes_examples_from_any_order(memory, monkeypatch):
-    monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
+def test_record_sorter_makes_examples_from_any_order():
     records = [
         record(7, 1, [4, 1], True),
         record(2, 0, [3, 1], True),
@@ -69,16 +65,16 @@ def test_record_sorter_makes_examples_from_any_order(memory, monkeypatch):
     assert list(two.choices[1].inputs) == [5, 6, 7]
 
 
-@pytest.mark.parametrize("memory", [0, records_module.MEMORY_BYTES])
-def test_record_sorter_reads_tasks_again_and_separately(memory, monkeypatch):
-    monkeypatch.setattr(records_module, "MEMORY_BYTES", memory)
-    with RecordSorter() as sorter:
-        first = sorter.sort([record(0, 0, [3, 1], True)])
-        second = sorter.sort(record(i, 0, [4, 1], True) for i in (1, 0))
-        for _ in range(2):
-            assert [one.example for one in first()] == [0]
-            assert [one.example for one in second()] == [0, 1]
-        assert all(a.example == b.example for a, b in zip(second(), second(), strict=True))
+def test_record_sorter_reads_tasks_again_separately_and_in_part():
+    first = sort_records([record(0, 0, [3, 1], True)])
+    second = sort_records(record(i, 0, [4, 1], True) for i in (5, 1, 0))
+    for _ in range(2):
+        assert [one.example for one in first()] == [0]
+        assert [one.example for one in second()] == [0, 1, 5]
+    assert all(a.example == b.example for a, b in zip(second(), second(), strict=True))
+    assert [one.example for one in second(1, 5)] == [1]
+    assert [one.example for one in second(2)] == [5]
+    assert not list(sort_records([])())
 
 
 def test_record_sorter_sorts_many_records_on_disk(tmp_path, monkeypatch):
@@ -87,23 +83,19 @@ def test_record_sorter_sorts_many_records_on_disk(tmp_path, monkeypatch):
     import pyarrow  # noqa: F401 (which takes memory itself)
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(records_module, "MEMORY_BYTES", 100_000)
 
     def many():
         for i in range(6000):
             yield record(i * 7919 % 6000, 0, [3, 1], True, inputs=range(1000))
 
-    with RecordSorter() as sorter:
-        tracemalloc.start()
-        read = sorter.sort(many())
-        seen = [one.example for one in read()]
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert seen == list(range(6000))
-        on_disk = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
-        assert on_disk > 6000 * 4000
-        assert peak < 9_000_000  # 512 records are written together
-    assert not list(tmp_path.iterdir())
+    tracemalloc.start()
+    read = sort_records(many())
+    seen = [one.example for one in read()]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seen == list(range(6000))
+    assert peak < 9_000_000  # 512 records are written together
+    assert not list(tmp_path.iterdir())  # the file has no name
 
 
 def write_cache(path, numbers, **more):
@@ -121,19 +113,12 @@ def write_cache(path, numbers, **more):
     return str(path)
 
 
-def test_cached_records_are_streamed_in_order_or_sorted(tmp_path, monkeypatch):
+def test_cached_records_are_read_from_all_files_in_any_order(tmp_path):
     ordered = [(example, choice) for example in range(5) for choice in range(2)]
-    files = [write_cache(tmp_path / "0", ordered[:6]), write_cache(tmp_path / "1", ordered[6:])]
-    backwards = [write_cache(tmp_path / "2", ordered[::-1])]
-    sorts = []
-    monkeypatch.setattr(RecordSorter, "sort", lambda self, records: sorts.append([*records]))
-    with RecordSorter() as sorter:
-        streamed = cached_records("made", files, sorter)
-        for _ in range(2):
-            assert [one[:2] for one in streamed()] == ordered
-        assert not sorts
-        cached_records("made", backwards, sorter)
-        assert [one[:2] for one in sorts[0]] == ordered[::-1]
+    backwards = ordered[::-1]
+    files = [write_cache(tmp_path / "0", backwards[:6]), write_cache(tmp_path / "1", backwards[6:])]
+    assert [one[:2] for one in cached_records("made", files)] == backwards
+    assert [one[:2] for one in sort_records(cached_records("made", files))()] == ordered
 
 
 def test_limit_draws_a_seeded_sample_that_only_depends_on_the_numbers():
@@ -163,11 +148,10 @@ def test_limit_keeps_all_choices_of_cached_examples_in_any_order(tmp_path):
     ordered = [(example, choice) for example in range(50) for choice in range(3)]
     shuffled = [ordered[n] for n in np.random.default_rng(0).permutation(len(ordered))]
     files = [write_cache(tmp_path / "0", ordered)], [write_cache(tmp_path / "1", shuffled)]
-    with RecordSorter() as sorter:
-        samples = [
-            [one[:2] for one in cached_records("made", of_cache, sorter, examples=4)()]
-            for of_cache in files
-        ]
+    samples = [
+        [one[:2] for one in sort_records(cached_records("made", of_cache, examples=4))()]
+        for of_cache in files
+    ]
     examples = [number for number, _ in draw_sample(enumerate(range(50)), 4)]
     assert samples[0] == samples[1] == [(e, choice) for e in examples for choice in range(3)]
 
@@ -182,18 +166,17 @@ def test_limit_of_a_cache_draws_the_same_dataset_rows_as_without_a_cache(tmp_pat
     (tmp_path / "rows.test.json").write_text(json.dumps(rows))
     drawn = [row for row, _ in draw_sample(enumerate(range(60)), 20)]
     assert not set(drawn) <= set(kept)
-    with RecordSorter() as sorter:
-        records = [*cached_records("made", [file], sorter, examples=20)()]
-        assert [one[:2] for one in records] == [
-            (row, choice) for row in drawn if row in kept for choice in range(2)
-        ]
-        # Without a limit, the kept examples are numbered.
-        assert [one[:2] for one in cached_records("made", [file], sorter)()] == numbers
-        part = {record_rows.MASK: record_rows.pack_rows([0, 1], 0, 3), "start": 0, "stop": 3}
-        rows = record_rows.content_of(source, [part])
-        (tmp_path / "rows.test.json").write_text(json.dumps(rows))
-        with pytest.raises(UserError, match="of made has record 2, but only 2 rows. Cache the"):
-            cached_records("made", [file], sorter, examples=3)
+    records = [*cached_records("made", [file], examples=20)]
+    assert [one[:2] for one in records] == [
+        (row, choice) for row in drawn if row in kept for choice in range(2)
+    ]
+    # Without a limit, the kept examples are numbered.
+    assert [one[:2] for one in cached_records("made", [file])] == numbers
+    part = {record_rows.MASK: record_rows.pack_rows([0, 1], 0, 3), "start": 0, "stop": 3}
+    rows = record_rows.content_of(source, [part])
+    (tmp_path / "rows.test.json").write_text(json.dumps(rows))
+    with pytest.raises(UserError, match="of made has record 2, but only 2 rows. Cache the"):
+        list(cached_records("made", [file], examples=3))
 
 
 def test_document_numbers_come_from_the_first_example():
@@ -215,15 +198,14 @@ def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
     monkeypatch.setattr("t0.scoring.examples.documents_in_rows", documents_in_rows)
     rows = ("anli", None, "dev_r1")
     facts = RankTaskFacts("made", "anli", "", [], rows)
-    with RecordSorter() as sorter:
-        read = sorter.sort(record(i, 0, [3, 1], True) for i in range(3))
-        known = count_task(facts, read, None)
-        assert known.document_count == 2
-        assert [one.document for one in known.examples()] == [0, 1, 0]
-        assert asked == [(*rows, 3)]
-        keys = None
-        assert count_task(facts, read, None).document_count == UNKNOWN
-        assert count_task(FACTS, read, None).document_count is None
+    read = sort_records(record(i, 0, [3, 1], True) for i in range(3))
+    known = count_task(facts, read, None)
+    assert known.document_count == 2
+    assert [one.document for one in known.examples()] == [0, 1, 0]
+    assert asked == [(*rows, 3)]
+    keys = None
+    assert count_task(facts, read, None).document_count == UNKNOWN
+    assert count_task(FACTS, read, None).document_count is None
 
 
 def test_ids_of_examples_are_in_the_lines_of_scores(monkeypatch):

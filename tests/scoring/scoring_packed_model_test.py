@@ -7,7 +7,7 @@ from tiny_models import bind, build, make_scorer, random_variables, write_checkp
 from t0.compat import mtf, transformer_layers
 from t0.scoring import scorer as scorer_module
 from t0.scoring.batching import PackedShape
-from t0.scoring.packed_model import pack_attention
+from t0.scoring.scorer import pack_attention
 
 
 def ragged(many, choices, seed=0):
@@ -57,12 +57,12 @@ def test_packing_scores_equal_padded_scores(model, both):
 
 def test_packing_batches_of_one_shape_share_a_program(both):
     packed, padded = both()
-    shape, count = PackedShape(1, 200, 60), len(packed._lowered)
+    shape, count = PackedShape(1, 200, 60), len(packed._programs)
     for seed in range(3):
         inputs, targets = ragged(4, 2, seed=seed)
         found = packed.log_likelihoods(inputs, targets, shape)
         np.testing.assert_allclose(found, padded.log_likelihoods(inputs, targets), atol=3e-5)
-    assert len(packed._lowered) == count + 1
+    assert len(packed._programs) == count + 1
 
 
 def test_packing_bfloat16_scores_are_close_to_padded(both):

@@ -2,7 +2,7 @@
 
 import math
 
-from t0.scoring.perplexity import line, with_printed_perplexity
+from t0.scoring.perplexity import with_printed_perplexity
 
 FOUND = {
     "global_step": 1200,
@@ -13,24 +13,23 @@ FOUND = {
 }
 
 
-def test_perplexity_line():
-    assert line("rte_validation_64", FOUND) == (
-        "rte_validation_64, step 1,200: perplexity 8 (2.0794 nats a token), "
-        "token accuracy 25.0 %, sequence accuracy 12.5 %, 4,096 tokens"
-    )
-    assert "perplexity 1.014e+304" in line("x", {**FOUND, "neg_log_perplexity": -1e9})
-
-
 def test_perplexity_is_printed_and_returned_by_the_estimator(capsys):
     class Estimator:
         def __init__(self, given):
             self.given = given
+            self.found = FOUND
 
         def evaluate(self, input_fn, *, name, steps):
             assert (input_fn, steps) == ("inputs", 2)
-            return FOUND
+            return self.found
 
     estimator = with_printed_perplexity(lambda **keywords: Estimator(keywords))(mesh_shape="")
     assert estimator.given == {"mesh_shape": ""}
-    assert estimator.evaluate("inputs", name="rte", steps=2) is FOUND
-    assert capsys.readouterr().out.startswith("rte, step 1,200: perplexity 8 ")
+    assert estimator.evaluate("inputs", name="rte_validation_64", steps=2) is FOUND
+    assert capsys.readouterr().out == (
+        "rte_validation_64, step 1,200: 2.0794 nats a token, perplexity 8, "
+        "token accuracy 25.0 %, 4,096 tokens\n"
+    )
+    estimator.found = {**FOUND, "neg_log_perplexity": -1e9}
+    estimator.evaluate("inputs", name="x", steps=2)
+    assert "perplexity 1.014e+304" in capsys.readouterr().out

@@ -14,7 +14,7 @@ from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import AnswerChoice, MultipleChoiceExample, RankTaskFacts, count_task
 from t0.scoring.rank_metrics import RankMetrics, classes_of
 from t0.scoring.ranking import score_tasks, with_scores
-from t0.scoring.records import RecordSorter, record_of
+from t0.scoring.records import record_of, sort_records
 from t0.scoring.results import CheckpointResults
 from t0.tasks import PromptedTask, task_definitions
 
@@ -148,16 +148,15 @@ def _peak_bytes(folder, examples):
     """The most memory that Python holds while a task is scored, judged and written."""
     plan = SortedPlan(BatchLimits(8 * 508, 8 * 508))
     facts = RankTaskFacts("made_up", "mine", "", [with_classes(4)])
-    with RecordSorter() as sorter:
-        task = count_task(facts, sorter.sort(map(record_of, _records(examples))), None)
-        results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
-        tracemalloc.start()
-        for one, scores in score_tasks(
-            _Guesses(), [task], plan, task_names=["made_up"], tick=lambda *_: None
-        ):
-            results.add(one, with_scores(one, scores))
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+    task = count_task(facts, sort_records(map(record_of, _records(examples))), None)
+    results = CheckpointResults(str(folder), {"step": 1}, ["made_up"])
+    tracemalloc.start()
+    for one, scores in score_tasks(
+        _Guesses(), [task], plan, task_names=["made_up"], tick=lambda _: None
+    ):
+        results.add(one, with_scores(one, scores))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     lines = (folder / "scores" / "made_up_1.jsonl").read_text().count("\n")
     assert lines == examples
     return peak

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.scoring.examples import AnswerChoice, MultipleChoiceExample
+from t0.scoring.examples import AnswerChoice, MultipleChoiceExample, RankTaskFacts, count_examples
+from t0.scoring.records import ChoiceRecord
 from t0.scoring.results import (
-    load_finished_entry,
-    remove_entries,
-    save_finished_entry,
+    CheckpointResults,
+    lines_path,
     score_line,
     write_lines,
     write_results,
@@ -34,8 +34,9 @@ def example(idx, texts, right):
 def test_scores_file_line_of_an_example(tmp_path):
     examples = [example(0, ["Ja", "Né"], [1]), example(3, ["a", "b", "c"], [])]
     scores = [np.array([-2.5, -1.0], np.float32), np.array([-3.0, -3.0, -4.0], np.float32)]
-    path = write_lines(str(tmp_path), "task", 40, map(score_line, examples, scores))
+    path = lines_path(str(tmp_path), "scores", "task", 40)
     assert path == str(tmp_path / "scores" / "task_40.jsonl")
+    write_lines(path, map(score_line, examples, scores))
     first, second = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
     assert first == {
         "idx": 0,
@@ -95,26 +96,31 @@ def test_atomic_write_on_full_disk_keeps_the_old_file(tmp_path):
 
 
 def test_resume_uses_kept_entry_only_if_made_from_same_inputs(tmp_path):
-    folder, made_from = str(tmp_path), {"dtype": "float32", "limits": {"inputs": 3}}
-    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
-    line = score_line(example(0, ["a"], [0]), np.array([-1.0], np.float32))
-    path = Path(write_lines(folder, "task", 40, [line]))
-    save_finished_entry(folder, 40, "task", entry={"metrics": {}}, made_from=made_from)
+    run = {"step": 40, "dtype": "float32", "sequence_length": {"inputs": 3}}
+    first = example(0, ["a"], [0])
+    read = lambda: iter([ChoiceRecord(0, 0, *np.ones((2, 1), np.int32), True, "a")])  # noqa: E731
+    task = count_examples(RankTaskFacts("task", "mine", "", []), read, None)
+
+    def unfinished(**changed):
+        return CheckpointResults(str(tmp_path), run | changed, ["task"]).unfinished
+
+    assert unfinished()
+    results = CheckpointResults(str(tmp_path), run, ["task"])
+    results.add(task, [(first, np.array([-1.0], np.float32))])
+    assert not unfinished()
     # Its scores must be there, too, and whole.
+    path = tmp_path / "scores" / "task_40.jsonl"
     text = path.read_text()
     path.unlink()
-    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
+    assert unfinished()
     path.write_text(text[:-9])
-    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
+    assert unfinished()
     path.write_text(text)
-    assert load_finished_entry(folder, 40, "task", made_from=made_from) == {"metrics": {}}
-    assert (
-        load_finished_entry(folder, 40, "task", made_from={**made_from, "dtype": "bfloat16"})
-        is None
-    )
-    assert load_finished_entry(folder, 41, "task", made_from=made_from) is None
-    remove_entries(folder, 40)
-    assert load_finished_entry(folder, 40, "task", made_from=made_from) is None
+    assert not unfinished()
+    assert unfinished(dtype="bfloat16")
+    assert unfinished(step=41)
+    results.remove_unfinished()
+    assert unfinished()
     assert not (tmp_path / "unfinished_40").exists()
 
 

@@ -9,14 +9,13 @@ import pytest
 from numpy_t5 import NumpyT5
 from t5.data import postprocessors
 from t5.evaluation.metrics import rank_classification
-from tiny_models import LAYOUT, VOCABULARY, bind
+from tiny_models import LAYOUT, MODEL, VOCABULARY, bind
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
 from t0.scoring import evaluate as evaluation
 from t0.scoring.batching import model_costs
-from t0.scoring.mesh_model import MeshModel
 
 LIMITS = {"inputs": 24, "targets": 5}
 
@@ -91,14 +90,20 @@ def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arg
     bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
     evaluation.rank_evaluate(
-        MeshModel("bitransformer", mesh_shape=mesh, layout_rules=LAYOUT),
-        vocabulary=Vocabulary(),
-        lengths=limits,
-        batch_size=batch_size,
-        split="validation",
-        model_dir=str(model_dir),
-        datasets=datasets,
-        steps=arguments.pop("step", None),
+        {
+            **MODEL,
+            "mesh_shape": mesh,
+            "layout_rules": LAYOUT,
+            "vocabulary": Vocabulary(),
+            "sequence_length": limits,
+            "batch_size": batch_size,
+            "dataset_split": "validation",
+            "model_dir": str(model_dir),
+            "eval_dataset_fn": lambda **_: datasets,
+            "eval_summary_dir": None,
+            "eval_dir_suffix": None,
+            "eval_checkpoint_step": arguments.pop("step", None),
+        },
         **arguments,
     )
     return model_dir / "validation_eval"

@@ -18,6 +18,9 @@ VOCABULARY = 120  # of 128 with Mesh's padding
 D_MODEL, D_FF, D_KV, HEADS, LAYERS = 16, 32, 8, 2, 1
 LAYOUT = "batch:batch,d_ff:model,heads:model,vocab:model"
 
+# The arguments of a run that are about the model and its mesh.
+MODEL = {"model_type": "bitransformer", "mesh_shape": "", "layout_rules": "", "mesh_devices": None}
+
 SIZES = [f"{name} = {size}" for name, size in (("d_model", D_MODEL), ("d_ff", D_FF))]
 SIZES += [f"d_kv = {D_KV}", f"num_heads = {HEADS}", f"num_layers = {LAYERS}"]
 # T5.1.1 has a gated feed-forward layer and an untied softmax; T5.1.0 has neither.

@@ -17,7 +17,7 @@ from tiny_generation import INPUTS, LIMITS, ending_variables, make_generator, pr
 from tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E402
 
 from t0.checkpoints.shape import ModelShape  # noqa: E402
-from t0.inference.methods import DecodingMethod  # noqa: E402
+from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import torch_runs  # noqa: E402
 
-from t0.inference.methods import DecodingMethod  # noqa: E402
+from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch import evaluation, loop, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402

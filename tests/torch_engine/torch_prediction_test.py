@@ -114,7 +114,7 @@ def test_beam_search_is_equal_in_eval_and_infer_of_both_engines(world, trained):
 
 KILLED = """
 import os, signal
-from t0.inference.prediction_file import PredictionFile
+from t0.inference.predictions import PredictionFile
 
 def save_batch(self, *given, whole=PredictionFile.save_batch):
     whole(self, *given)

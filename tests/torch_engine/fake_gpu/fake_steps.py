@@ -36,7 +36,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
-from t0.inference.methods import DecodingMethod  # noqa: E402
+from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
 from t0.torch.shape import t5  # noqa: E402
 from t0.torch.world import World  # noqa: E402
