@@ -194,11 +194,11 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
     left_out = 0
     try:
         for split, rows in splits.items():
-            for index, row in enumerate(_convert_rows(plan, rows())):
+            for row in _convert_rows(plan, rows()):
                 if row is None:
                     left_out += 1
                     continue
-                target_split = "validation" if is_held_out and is_held_out(index, row) else split
+                target_split = "validation" if is_held_out and is_held_out(row) else split
                 with publishing.writing(files[target_split].name):
                     files[target_split].write(
                         json.dumps(row, ensure_ascii=False, default=str) + "\n"
@@ -211,11 +211,11 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
     return {"rows": counts, "left_out": left_out}
 
 
-def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function (index, row) -> whether the row is a validation row.
+def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str, Any]], bool]:
+    """Returns a function that takes a copied row and returns whether it is a validation row.
 
-    The function selects about a tenth of the texts. If a class has several different texts, both
-    splits contain texts of this class.
+    The function selects about a tenth of the texts of each class, but at least one text if the
+    class has several different texts.
     """
     texts = [_name_columns(plan)[name] for name in plan.texts]
 
@@ -223,19 +223,14 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mappin
         return zlib.crc32(json.dumps([row[name] for name in texts], default=str).encode())
 
     hashes: dict[int, set[int]] = {}
-    for row in _convert_rows(plan, rows()):
-        if row is not None:
-            hashes.setdefault(row[LABEL], set()).add(hash_text(row))
-    held_out = {n for each in hashes.values() for n in each if n % _VALIDATION_SHARE == 0}
-    for each in hashes.values():
-        if each <= held_out:
-            held_out.remove(max(each))
-        if len(each) > 1 and not each & held_out:
-            held_out.add(min(each))
-    if held_out:
-        return lambda place, row: hash_text(row) in held_out
-    # Each class has only one distinct text, so select every tenth row.
-    return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
+    for row in filter(None, _convert_rows(plan, rows())):
+        hashes.setdefault(row[LABEL], set()).add(hash_text(row))
+    held_out = {
+        n
+        for each in hashes.values()
+        for n in sorted(each)[: max(len(each) // _VALIDATION_SHARE, len(each) > 1)]
+    }
+    return lambda row: hash_text(row) in held_out
 
 
 def _templates(plan: StarterFolder) -> str:

@@ -9,6 +9,7 @@ import argparse
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from t0.cli.arguments import add_shared
@@ -17,14 +18,6 @@ from t0.sources import without_absent
 
 # The supported programs to which prompts can be exported.
 FORMATS = ("lm-eval",)
-# Kind of model -> (a description, the arguments of lm-evaluation-harness).
-_MODELS = {
-    "T5": (
-        "for T0 or another T5, whose inputs have no EOS (with transformers 4: 5 changes T5 1.1)",
-        "pretrained=MODEL,add_bos_token=False,max_length=1024,dtype=float32",
-    ),
-    "other": ("for models whose EOS is not </s>, or not scored", "pretrained=MODEL,dtype=float32"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     exported = lm_eval.export(
         tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit
     )
-    _print(exported, args)
+    _print(exported, group, args)
     return 0
 
 
@@ -88,26 +81,25 @@ def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any],
     return with_split, mixture or "t0_prompts"
 
 
-def _print(exported: Any, args: argparse.Namespace) -> None:
-    left_out = sum((Counter(prompt.left_out) for prompt in exported.tasks), Counter())
-    examples = sum(prompt.examples for prompt in exported.tasks)
-    scored = [prompt for prompt in exported.tasks if prompt.examples]
+def _print(prompts: Sequence[Any], group: str, args: argparse.Namespace) -> None:
+    left_out = sum((Counter(prompt.left_out) for prompt in prompts), Counter())
+    scored = [prompt for prompt in prompts if prompt.examples]
+    datasets = {prompt.dataset_task for prompt in scored}
     print(
         printable(
-            f"{args.output}: {examples:,} rows of {len(scored)} prompts of "
-            f"{len(exported.datasets)} datasets, split {args.split}"
+            f"{args.output}: {sum(prompt.examples for prompt in scored):,} rows of {len(scored)} "
+            f"prompts of {len(datasets)} datasets, split {args.split}"
         )
     )
     for reason, count in left_out.items():
         print(f"left out: {count:,} rows: {reason}", file=sys.stderr)
-    for prompt in exported.tasks:
+    for prompt in prompts:
         if not prompt.examples:
             print(f"left out: {prompt.name}: nothing to score", file=sys.stderr)
-    kind = "T5" if args.eos == "</s>" else "other"
-    description, model = _MODELS[kind]
-    print(f"Run it, {description}:")
-    words = ["lm_eval", "run", "--model", "hf", "--model_args", model]
-    words += ["--include_path", args.output, "--tasks", exported.group]
-    words += ["--log_samples", "--output_path", "RESULTS"]
-    print(printable(f"  {shlex.join(words)}"))
+    # T5's inputs have no EOS.
+    t5 = "add_bos_token=False,max_length=1024," if args.eos == "</s>" else ""
+    words = ["lm_eval", "run", "--model", "hf"]
+    words += ["--model_args", f"pretrained=MODEL,{t5}dtype=float32"]
+    words += ["--include_path", args.output, "--tasks", group, "--log_samples"]
+    print(printable(f"  {shlex.join([*words, '--output_path', 'RESULTS'])}"))
     print("  t0 report RESULTS --output report")

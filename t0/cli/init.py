@@ -12,7 +12,6 @@ folder are plain text files. You can change them.
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ def _find_splits(data: str) -> dict[str, Any]:
 
 def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
     """Returns the names of labels 0, 1, ... that are stored with the data; () if there are none."""
-    from t0.sources.label_names import read_label_names
+    from t0.sources.arrow_readers import read_label_names
 
     names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
     if len(set(names.values())) > 1:
@@ -145,25 +144,18 @@ def _choose_text_columns(args: argparse.Namespace, table: Any, label: str) -> tu
 
 
 def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -> str:
-    """Returns the candidate if there is exactly one; otherwise asks the user on a terminal."""
-    if len(candidates) == 1:
-        return candidates[0]
-    columns = "\
-".join(table.describe())
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    """Returns the only candidate.
+
+    Raises:
+      UserError: there is not exactly one candidate. The message lists the columns.
+    """
+    if len(candidates) != 1:
+        columns = "\n".join(table.describe())
         raise UserError(
             f"which is {meaning}? Set it with {flag}=COLUMN. "
             f"The columns of {table.where}:\n{columns}"
         )
-    say(f"The columns of {table.where}:\n{columns}")
-    while True:
-        answer = input(f"Which is {meaning}? ").strip()
-        try:
-            table.check(answer, flag)
-        except UserError as error:
-            print(error)
-        else:
-            return answer
+    return candidates[0]
 
 
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:

@@ -49,9 +49,7 @@ def main(args: argparse.Namespace) -> int:
     all_splits = {split: None for _, source in selected for split in source.split_mapping}
     for split in splits:
         if split not in all_splits:
-            raise unknown_name(
-                "split", split, all_splits, f"(--splits; there are {', '.join(all_splits)})"
-            )
+            raise unknown_name("split", split, all_splits, f"There are {', '.join(all_splits)}.")
     rows, absent = [], []
     for name, source in tqdm(selected, "linting", disable=None, leave=False):
         for split in source.split_mapping:
@@ -116,22 +114,14 @@ def _lint(
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
-        if lint.SEPARATOR in report.counts:
-            notes.append(f"{lint.SEPARATOR}: {report.counts[lint.SEPARATOR]:,} rows")
         faults = lint.faults_of(report, max_share=args.max_share, excused=excused)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
     except UserError as error:  # such as a missing column or a template that does not compile
         faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
-    return {
-        "task": name,
-        "split": split,
-        **facts,
-        "faults": faults,
-        "known": excused,
-        "notes": notes,
-    }
+    told = {"faults": faults, "known": excused, "notes": notes}
+    return {"task": name, "split": split, **facts, **told}
 
 
 def _find_exemptions(source: Any, split: str) -> Iterator[tuple[str, str]]:

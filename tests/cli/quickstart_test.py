@@ -1,7 +1,6 @@
-"""`bin/quickstart`: the rows kept out of the training, and what is printed of its commands."""
+"""`bin/quickstart`: the rows kept out of the training, failed commands, and the prediction."""
 
 import io
-import itertools
 import re
 import sys
 import zipfile
@@ -63,22 +62,6 @@ def test_quickstart_held_out_rows_are_deterministic():
     assert kept == [4, 8, 12, 16]
 
 
-def test_quickstart_data_without_held_out_rows_is_refused(tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "mixtures.yaml").write_text("mini_t0_train: {tasks: [x]}\n")
-    with pytest.raises(UserError, match="Delete .* or choose another folder with --out"):
-        quickstart_data.fetch(tmp_path)
-
-
-def test_quickstart_shortens_an_hour_of_output():
-    seconds = itertools.count(0.0, 0.5)
-    lines = [f"step {number}\n" for number in range(7200)]
-    shown = list(quickstart.excerpt(lines, clock=lambda: next(seconds)))
-    assert shown[:8] == lines[:8]
-    assert shown[-1] == lines[-1]
-    assert 20 < len(shown) < 60
-
-
 def test_quickstart_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatch, capfd):
     program = tmp_path / "failing"
     program.write_text("#!/bin/sh\nfor n in $(seq 50); do echo line $n; done\nexit 3\n")
@@ -89,11 +72,7 @@ def test_quickstart_failed_command_shows_the_end_of_its_log(tmp_path, monkeypatc
     assert str(caught.value).endswith("".join(f"line {n}\n" for n in range(31, 51)))
     assert "line 30\n" not in str(caught.value)
     assert len((tmp_path / "x.log").read_text().splitlines()) == 50
-    assert capfd.readouterr().out.splitlines() == [
-        "$ failing",
-        *(f"line {number}" for number in range(1, 9)),
-        "line 50",
-    ]
+    assert capfd.readouterr().out == "$ failing\n"
 
 
 def test_quickstart_predicts_a_row_that_the_reader_has_changed(tmp_path, monkeypatch, capfd):
