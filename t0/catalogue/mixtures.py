@@ -8,8 +8,8 @@ templates. The rate of a rank-evaluation task is its number of training examples
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from t0.catalogue.entries import CatalogueEntry, is_excluded
 from t0.catalogue.prompted_task import SCORE_EVAL
@@ -98,20 +98,7 @@ def training_rate(entry: CatalogueEntry) -> int:
     return size
 
 
-class CountedTask(Protocol):
-    """A task with the methods that mixing rates need: a SeqIO task or a `listing.ListedTask`."""
-
-    splits: Sequence[str]
-    cache_dir: str | None
-
-    def get_cached_stats(self, split: str) -> Mapping[str, Any]:
-        """Returns the statistics of a cached split."""
-
-    def num_input_examples(self, split: str) -> int:
-        """Returns the number of raw rows of a split."""
-
-
-def examples_rate(task: CountedTask) -> float:
+def examples_rate(task: Any) -> float:
     """Returns the mixing rate of a rank-evaluation task: its training examples, at most 500,000.
 
     If the task is cached, the examples are the records of the cache, which has a record for each
@@ -126,7 +113,7 @@ def examples_rate(task: CountedTask) -> float:
 
 def mixture_tasks(
     mixture: str, entries: Sequence[CatalogueEntry]
-) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
+) -> list[tuple[str, float | Callable[[Any], float]]]:
     """Returns (task name, rate) for each member of one of T0's mixtures."""
     if RULES[mixture].score_eval:
         return [
@@ -137,7 +124,7 @@ def mixture_tasks(
 
 def own_mixture_tasks(
     mixture: OwnMixture, names: Collection[str]
-) -> list[tuple[str, float | Callable[[CountedTask], float]]]:
+) -> list[tuple[str, float | Callable[[Any], float]]]:
     """Returns (task name, rate) for each task that a user's mixture selects.
 
     Args:

@@ -11,6 +11,7 @@ split. The validation rows are chosen by a hash of their texts, so that equal ro
 split. If a split would then have no rows of a class, one text of this class is moved to this split.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -187,27 +188,23 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
             f"{plan.labels.column}: set others with --text and --label"
         )
     is_held_out = None if "validation" in splits else _choose_validation(plan, splits["train"])
-    files = {
-        name: open(posixpath.join(data, f"{name}.jsonl"), "w", encoding="utf-8")  # noqa: SIM115
-        for name in counts
-    }
     left_out = 0
-    try:
+    with publishing.writing(data), contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(
+                open(posixpath.join(data, f"{name}.jsonl"), "w", encoding="utf-8")
+            )
+            for name in counts
+        }
         for split, rows in splits.items():
             for row in _convert_rows(plan, rows()):
                 if row is None:
                     left_out += 1
                     continue
                 target_split = "validation" if is_held_out and is_held_out(row) else split
-                with publishing.writing(files[target_split].name):
-                    files[target_split].write(
-                        json.dumps(row, ensure_ascii=False, default=str) + "\n"
-                    )
+                line = json.dumps(row, ensure_ascii=False, default=str) + "\n"
+                files[target_split].write(line)
                 counts[target_split][plan.labels.choices[row[LABEL]]] += 1
-    finally:
-        for file in files.values():
-            with publishing.writing(file.name):
-                file.close()
     return {"rows": counts, "left_out": left_out}
 
 

@@ -83,8 +83,7 @@ def _run(out: Path, steps: int) -> None:
         minutes, seconds = divmod(round(time.monotonic() - started), 60)
         print(f"\n[{number}/{len(stages)}] {title}  ({minutes}:{seconds:02d})", flush=True)
         stage()
-    minutes, seconds = divmod(round(time.monotonic() - started), 60)
-    print(f"\nDone in {minutes}:{seconds:02d}. " + " ".join(NOTES))
+    print("\nDone. " + " ".join(NOTES))
     print(f"Open {(out / 'report' / 'report.html').as_uri()}")
     repeat = [str(Path(sys.executable).parent / "t0"), *_prediction(out, "predictions_2.csv")[1:]]
     print(f"Change the row in {out / 'rows.csv'}, and predict again:\n{shlex.join(repeat)}")

@@ -10,12 +10,12 @@ are named, `t0.catalogue` reads T0's tasks and the user's prompts. This does not
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue import listing
 from t0.catalogue.row_preview import PreviewText, RowPreview
-from t0.errors import AbsentData, UserError
+from t0.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,19 +32,24 @@ class RegisteredListing:
 
     def members(self, mixture: str) -> list[tuple[str, float | None]]:
         """Returns (task, rate) for each task of a mixture. The rate is None if it is unknown."""
-        registered = self.mixtures[mixture]
-        return [(task.name, _rate_if_known(registered, task)) for task in registered.tasks]
+        from t0.feeding.opening import rate_of
+
+        seqio_mixture = self.mixtures[mixture]
+        return [
+            (task.name, _if_known(functools.partial(rate_of, seqio_mixture, task), task.name))
+            for task in seqio_mixture.tasks
+        ]
 
     def sizes(self, name: str) -> dict[str, int | None]:
         """Returns split -> number of examples (None if unknown); {} if the data is absent."""
         from t0.feeding.opening import count_examples
 
         task = self.tasks[name]
-        try:
+
+        def count_splits() -> dict[str, int | None]:
             return {split: count_examples(task, split) for split in task.splits}
-        except AbsentData as error:
-            _print_note_once(f"{name}: {error}")
-            return {}
+
+        return _if_known(count_splits, name) or {}
 
     def select(self, expression: str) -> list[str]:
         """Returns the sorted names of the tasks that an expression selects.
@@ -58,19 +63,12 @@ class RegisteredListing:
         return listing.matching(expression, self.tasks, self.mixtures)
 
 
-@functools.cache
-def _print_note_once(text: str) -> None:
-    """Prints a line to standard error, unless it was printed before."""
-    print(text, file=sys.stderr)
-
-
-def _rate_if_known(mixture: Any, task: Any) -> float | None:
-    from t0.feeding.opening import rate_of
-
+def _if_known(compute: Callable[[], Any], name: str) -> Any:
+    """Returns the result of a function. If its data is missing, prints why and returns None."""
     try:
-        return rate_of(mixture, task)
+        return compute()
     except UserError as error:  # not raised, because users did not request every task in a listing
-        _print_note_once(str(error).splitlines()[0])
+        print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
         return None
 
 

@@ -259,23 +259,21 @@ def _result(context: jinja2.runtime.Context, value: Any) -> Any:
 class _Metering(NodeTransformer):
     """Changes a parsed template so that the meter counts its iterations and results."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+    def visit(self, node: nodes.Node) -> nodes.Node:
+        """Returns the changed node."""
         self.generic_visit(node)
-        node.iter = _wrap_in_filter(node.iter, _STEPS)
-        return node
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        small = node.name in _SMALL_FILTERS or node.name.startswith("\0")
-        return node if small else _wrap_in_filter(node, _RESULT)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _wrap_in_filter(node, _RESULT)
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _wrap_in_filter(node, _RESULT) if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node, nodes.For):
+            node.iter = _wrap_in_filter(node.iter, _STEPS)
+        creates = (
+            isinstance(node, nodes.Concat)
+            or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice))
+            or (
+                isinstance(node, nodes.Filter)
+                and node.name not in _SMALL_FILTERS
+                and not node.name.startswith("\0")
+            )
+        )
+        return _wrap_in_filter(node, _RESULT) if creates else node
 
 
 def _wrap_in_filter(node: nodes.Expr, name: str) -> nodes.Filter:

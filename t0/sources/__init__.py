@@ -12,7 +12,7 @@
 | `schema` | split sizes and columns of T0's datasets; conversion of later copies; withheld labels |
 | `documents` | the document that belongs to a row, such as a passage |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
-| `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
+| `texts`, `instructions`, `questions` | the data of the recipes, also parallel sentences |
 
 Importing this package does not import TensorFlow. pyarrow is imported when a parquet or Arrow file
 is opened. The `datasets` library is imported when data on the hub is needed.

@@ -36,9 +36,8 @@ import numpy as np
 from t0.compat import gin, seqio, t5_preprocessors, tf
 from t0.errors import UserError, remembered
 from t0.sources.folders import SplitFile, files_of
-from t0.sources.questions import count_questions, read_questions
+from t0.sources.questions import count_pairs, count_questions, read_pairs, read_questions
 from t0.sources.texts import FolderTexts, Texts
-from t0.sources.translations import count_pairs, read_pairs
 from t0.tasks.metrics import Bleu, squad_metrics
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource, Record
 from t0.tasks.vocabulary import default_vocabulary
