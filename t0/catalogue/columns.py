@@ -118,12 +118,8 @@ class ColumnTable:
         with the most typical name is returned.
         """
         candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
-        typical = [
-            name
-            for typical_name in _OFTEN_LABELS
-            for name in candidates
-            if name.lower() == typical_name
-        ]
+        typical = [name for name in candidates if name.lower() in _OFTEN_LABELS]
+        typical.sort(key=lambda name: _OFTEN_LABELS.index(name.lower()))
         return typical[:1] or candidates
 
     def check(self, name: str, flag: str) -> None:

@@ -82,25 +82,16 @@ def _find_splits(data: str) -> dict[str, Any]:
     from t0.sources import folders, readers
 
     path = Path(data).expanduser()
-    if path.is_dir():
-        splits = folders.folder_splits(path)
-        if not splits:
-            raise UserError(f"{data} has no splits: expected files {folders.FILE_PATTERN}")
-        if "train" not in splits:
-            raise UserError(f"{data} has no split 'train', it has: {', '.join(splits)}")
-        validation = next((split for split in _VALIDATION if split in splits), None)
-        return {"train": splits["train"]} | (
-            {"validation": splits[validation]} if validation else {}
+    splits = {"train": folders.split_file(path)} if path.is_file() else folders.folder_splits(path)
+    if not splits.get("train"):
+        raise UserError(
+            f"{data}: expected a file of rows, whose extension is one of "
+            f"{', '.join(readers.FORMATS)} (text also as .gz), or a folder with a file for each "
+            f"split ({folders.FILE_PATTERN}), one of them train; it has: "
+            f"{', '.join(name for name, file in splits.items() if file) or 'no split'}"
         )
-    if path.is_file():
-        file = folders.split_file(path)
-        if file is None:
-            raise UserError(
-                f"{data}: rows are read from {', '.join(readers.FORMATS)} (text also as .gz), "
-                "chosen by the extension: rename the file, or write it in one of these formats"
-            )
-        return {"train": file}
-    raise UserError(f"{data} does not exist. Expected a file with rows, or a folder of splits")
+    validation = next((split for split in _VALIDATION if split in splits), None)
+    return {"train": splits["train"]} | ({"validation": splits[validation]} if validation else {})
 
 
 def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
     The rank-evaluation forms of tasks are left out, so that each template is checked only once.
     """
     from t0.catalogue import SCORE_EVAL
-    from t0.cli.registered import read_listing
+    from t0.cli.tasks import read_listing
 
     listing = read_listing(args.module_import)
     if args.module_import:

@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> Iterator[Any]:
-    from t0.cli.registered import read_listing, shown_examples
+    from t0.cli.tasks import read_listing, shown_examples
 
     if args.module_import:
         from t0.tasks import set_vocabulary

@@ -19,19 +19,11 @@ from t0.prompts.render import (
 )
 from t0.prompts.row_report import RowReport
 from t0.prompts.separators import PreparedRow, prepared, remove_hyphens
-from t0.prompts.templates import (
-    PROMPTSOURCE_VERSION,
-    Template,
-    TemplateFile,
-    read_template_file,
-    template_file_path,
-    templates_root,
-)
+from t0.prompts.templates import Template, TemplateFile, read_template_file, template_file_path
 
 __all__ = [
     "LONGEST_PRINTED",
     "NO_LABEL",
-    "PROMPTSOURCE_VERSION",
     "CompiledTemplate",
     "Example",
     "PreparedRow",
@@ -43,6 +35,5 @@ __all__ = [
     "read_template_file",
     "remove_hyphens",
     "template_file_path",
-    "templates_root",
     "whole_number",
 ]

@@ -221,11 +221,6 @@ def start_meter(limits: Limits) -> Meter:
     return _running.meter
 
 
-def running_meter() -> Meter:
-    """Returns the meter of the row that the current thread renders."""
-    return _running.meter
-
-
 def _count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a Jinja filter: before it runs, the meter counts the estimated size of its result."""
     passes = getattr(function, "jinja_pass_arg", None)
@@ -236,7 +231,7 @@ def _count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     ) -> Any:
         arguments = (*args, *kwargs.values())
         estimated = (value, arguments) if name != "join" else ((*arguments, "")[0], (value,))
-        running_meter().estimated(name, *estimated)
+        _running.meter.estimated(name, *estimated)
         first = {None: (), "environment": (context.environment,), "context": (context,)}.get(
             getattr(passes, "name", passes), (context.eval_ctx,)
         )
@@ -248,12 +243,12 @@ def _count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 # Because of `pass_context`, Jinja does not evaluate these filters at compile time.
 @jinja2.pass_context
 def _steps(context: jinja2.runtime.Context, items: Any) -> Iterator[Any]:
-    return running_meter().steps(items)
+    return _running.meter.steps(items)
 
 
 @jinja2.pass_context
 def _result(context: jinja2.runtime.Context, value: Any) -> Any:
-    return running_meter().result(value)
+    return _running.meter.result(value)
 
 
 class _Metering(NodeTransformer):
@@ -288,7 +283,7 @@ def add_counting(tree: nodes.Template) -> None:
 def _concat(pieces: Iterable[str]) -> str:
     """Counts the output of a macro or block, then joins it."""
     pieces = list(pieces)
-    running_meter().take(sum(map(len, pieces)))
+    _running.meter.take(sum(map(len, pieces)))
     return "".join(pieces)
 
 
@@ -302,14 +297,14 @@ class MeteredEnvironment(sandbox.SandboxedEnvironment):
         self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
     ) -> Any:
         """Computes an operation, whose estimated size is counted before."""
-        running_meter().operation(operator, left, right)
+        _running.meter.operation(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
     def call(
         self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
         """Calls a function, and counts the size of its result."""
-        meter = running_meter()
+        meter = _running.meter
         owner = getattr(callee, "__self__", getattr(callee, "__wrapped__", None))
         owner = getattr(owner, "__self__", owner)  # the sandbox wraps `format`
         arguments = (*args, *kwargs.values())

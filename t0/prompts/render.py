@@ -371,9 +371,6 @@ class CompiledTemplate:
     def __reduce__(self) -> tuple[type, tuple[Template, str]]:
         return CompiledTemplate, (self.template, self.seed_name)
 
-    def __repr__(self) -> str:
-        return f"CompiledTemplate({self.template.name!r}, seed_name={self.seed_name!r})"
-
     def compile(self) -> "CompiledTemplate":
         """Compiles the template now and returns `self`.
 
@@ -573,22 +570,18 @@ class CompiledTemplate:
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
         with self._failures(row, row_index):
-            return self._render_texts_and_choices(self._variables(row, row_index), labeled)
-
-    def _render_texts_and_choices(
-        self, variables: dict[str, Any], labeled: bool
-    ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
-        if "answer_choices" in variables:
-            raise UserError(
-                "the data has a column 'answer_choices', a name that templates use for the "
-                "rendered choices; rename the column"
-            )
-        choices = self._choice_list(variables)
-        # Pass a copy, because a template can change the list that it receives.
-        variables["answer_choices"] = None if choices is None else protect_value(choices)
-        cuts = variables[_CUTS] = []
-        text = self._body.render(variables, labeled=labeled)
-        return _split(text), choices, tuple(cuts)
+            variables = self._variables(row, row_index)
+            if "answer_choices" in variables:
+                raise UserError(
+                    "the data has a column 'answer_choices', a name that templates use for the "
+                    "rendered choices; rename the column"
+                )
+            choices = self._choice_list(variables)
+            # Pass a copy, because a template can change the list that it receives.
+            variables["answer_choices"] = None if choices is None else protect_value(choices)
+            cuts = variables[_CUTS] = []
+            text = self._body.render(variables, labeled=labeled)
+            return _split(text), choices, tuple(cuts)
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.

