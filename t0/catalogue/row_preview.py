@@ -1,7 +1,7 @@
 r"""Shows a rendered row as the model sees it: inputs, target and choices, with token counts.
 
     row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
-    row.inputs.tokens, row.inputs.cut      # (700, 2311), cut before the character with index 2311
+    len(row.inputs.ids), row.inputs.cut    # (700, 2311), cut before the character with index 2311
     print("\n".join(lines(row)))
 
 The lines contain the whole rendered text. A mark shows where the model's sequence length truncates
@@ -64,11 +64,6 @@ class PreviewText:
     ids: list[int] | None
     limit: int
     cut: int | None = None
-
-    @property
-    def tokens(self) -> int | None:
-        """The number of tokens; None if there is no vocabulary."""
-        return None if self.ids is None else len(self.ids)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +129,14 @@ def preview_row(
         *_describe_cuts(example, task.template.published),
     ]
     if tokens is not None:
-        texts = [] if withheld or example.targets == NO_LABEL else [example.targets]
-        notes += vocabulary_notes(tokens, [*texts, *(example.choices or ())])
+        notes += vocabulary_notes(tokens, list_answers(example, withheld))
     return RowPreview(title, inputs, target, choices, notes)
+
+
+def list_answers(example: Example, withheld: bool) -> list[str]:
+    """Returns the target and the choices of a row. If it has no label, the target is left out."""
+    targets = [] if withheld or example.targets == NO_LABEL else [example.targets]
+    return [*targets, *(example.choices or ())]
 
 
 def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> PreviewText:

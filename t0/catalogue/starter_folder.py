@@ -96,8 +96,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
 
     Returns:
       a mapping with `rows`, split -> answer -> number of rows; `left_out`, the number of rows that
-      were left out; `lengths`, the sequence lengths in tokens; and `notes`, for the user, about
-      texts that the model does not see unchanged.
+      were left out; and `notes`, for the user, about texts that the model does not see unchanged.
 
     Raises:
       UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
@@ -106,17 +105,21 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
     if os.path.lexists(final):
         raise UserError(f"{folder} exists already: choose another folder with --output")
     staging = f"{final}.{publishing.unfinished_tag()}"
+    vocabulary = plan.vocabulary
+    if vocabulary and "://" not in vocabulary:
+        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
     try:
         with publishing.writing(folder):
             data = posixpath.join(staging, "data", plan.name)
             os.makedirs(data)  # noqa: PTH103
         written = _write_rows(plan, data, splits)
         publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        written["lengths"], written["notes"] = _measure(plan, data)
+        lengths, written["notes"] = _measure(plan, data)
+        settings = starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
-            "train.gin": _train_file(plan, written["lengths"]),
-            starter_settings.FILE: _settings(plan, written["lengths"]).text(),
+            "train.gin": _train_file(plan, lengths),
+            starter_settings.FILE: settings.text(),
             "commands.sh": _script(commands(folder, plan)),
         }.items():
             publishing.write_whole(posixpath.join(staging, name), text)
@@ -281,13 +284,6 @@ def _mixtures(plan: StarterFolder) -> str:
         f"{plan.name}_rank:\n"
         f'  tasks: ["{plan.name}_.*{SCORE_EVAL}"]\n'
     )
-
-
-def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settings.StarterSettings:
-    vocabulary = plan.vocabulary
-    if vocabulary and "://" not in vocabulary:
-        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
-    return starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:

@@ -63,20 +63,17 @@ def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any],
     )
     names = listing.select(mixture or expression)
     ranked = {name.removesuffix(SCORE_EVAL) + SCORE_EVAL: None for name in names}
-    ranked_tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
-    left_out = len(ranked) - len(ranked_tasks)
-    if not ranked_tasks:
-        raise UserError(
-            f"none of the {len(names)} tasks of '{expression}' has answer choices; expected "
-            "prompts for rank evaluation. List them with: t0 tasks '.*_score_eval'"
-        )
-    if left_out:
+    tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
+    if len(tasks) < len(ranked):
+        left_out = len(ranked) - len(tasks)
         print(f"left out: {left_out} prompts without answer choices", file=sys.stderr)
-    with_split = [task.task for task in ranked_tasks if split in task.splits]
+    with_split = [task.task for task in tasks if split in task.splits]
     if not with_split:
-        splits = sorted({split_name for task in ranked_tasks for split_name in task.splits})
+        splits = sorted({name for task in tasks for name in task.splits})
         raise UserError(
-            f"no task of {expression} has a split '{split}'; there are: {', '.join(splits)}"
+            f"none of the {len(names)} tasks of '{expression}' has answer choices and a split "
+            f"'{split}'; splits: {', '.join(splits) or 'none'}. List the prompts for rank "
+            "evaluation with: t0 tasks '.*_score_eval'"
         )
     return with_split, mixture or "t0_prompts"
 

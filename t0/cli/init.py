@@ -100,12 +100,7 @@ def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
 
     names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
     if len(set(names.values())) > 1:
-        names_by_split = "; ".join(
-            f"{split}: {', '.join(stored) or 'none'}" for split, stored in names.items()
-        )
-        raise UserError(
-            f"the stored names of '{label}' differ between the splits ({names_by_split})"
-        )
+        raise UserError(f"the stored names of '{label}' differ between the splits: {names}")
     return next(iter(names.values()))
 
 
@@ -151,9 +146,8 @@ def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -
 
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     rows = ", ".join(f"{split} {sum(n.values()):,}" for split, n in written["rows"].items())
-    left_out = f"; {written['left_out']:,} without text or label left out" * bool(
-        written["left_out"]
-    )
+    count = written["left_out"]
+    left_out = f"; {count:,} without text or label left out" if count else ""
     say(f"# {folder}: {rows} rows{left_out}. Text: {', '.join(plan.texts)}")
     for position, (choice, count) in enumerate(
         zip(plan.labels.choices, plan.labels.counts, strict=True)

@@ -8,7 +8,6 @@ t0 lint --json --max_share=0 t0_train > lint.json
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -107,9 +106,13 @@ def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
 def _lint(
     name: str, source: Any, split: str, args: argparse.Namespace, tokens: Any
 ) -> dict[str, Any]:
+    from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
 
-    excused = dict(_find_exemptions(source, split))
+    known = exemptions(
+        source.dataset, source.subset, source.split_mapping[split], source.template.name
+    )
+    excused = {lint.NOTHING if one.kind == DROPS else lint.HIDDEN: one.reason for one in known}
     notes: list[str] = []
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)
@@ -122,16 +125,6 @@ def _lint(
         faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
     told = {"faults": faults, "known": excused, "notes": notes}
     return {"task": name, "split": split, **facts, **told}
-
-
-def _find_exemptions(source: Any, split: str) -> Iterator[tuple[str, str]]:
-    from t0.caching.split_state import DROPS, exemptions
-    from t0.catalogue import lint
-
-    for exemption in exemptions(
-        source.dataset, source.subset, source.split_mapping[split], source.template.name
-    ):
-        yield (lint.NOTHING if exemption.kind == DROPS else lint.HIDDEN), exemption.reason
 
 
 def _print(reports: list[dict[str, Any]], *, counted: bool) -> None:

@@ -222,5 +222,5 @@ def _describe_gaps(task: Any, texts: Mapping[str, PreviewText]) -> list[str]:
     return notes + [
         f"{name} fill their length: the rest may be cut off"
         for name, text in texts.items()
-        if text.tokens == text.limit
+        if len(text.ids) == text.limit
     ]

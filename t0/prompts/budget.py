@@ -251,7 +251,7 @@ def _result(context: jinja2.runtime.Context, value: Any) -> Any:
     return _running.meter.result(value)
 
 
-class _Metering(NodeTransformer):
+class Metering(NodeTransformer):
     """Changes a parsed template so that the meter counts its iterations and results."""
 
     def visit(self, node: nodes.Node) -> nodes.Node:
@@ -273,11 +273,6 @@ class _Metering(NodeTransformer):
 
 def _wrap_in_filter(node: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
-
-
-def add_counting(tree: nodes.Template) -> None:
-    """Changes a parsed template so that the meter counts its iterations and results."""
-    _Metering().visit(tree)
 
 
 def _concat(pieces: Iterable[str]) -> str:

@@ -550,7 +550,7 @@ class CompiledTemplate:
                 _count_cuts(tree)
             if not published:
                 _read_labels(tree)
-                budget.add_counting(tree)
+                budget.Metering().visit(tree)
             environment = ENVIRONMENT if published else _METERED
             tree.set_environment(environment)
             # This function does not use `from_string`, which wraps the globals in a ChainMap.
