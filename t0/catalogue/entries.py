@@ -129,11 +129,6 @@ class CatalogueEntry:
     dataset: Dataset | None
     templates: int
 
-    @property
-    def original_task(self) -> bool:
-        """Whether the prompt is for the dataset's original task."""
-        return self.task.template.original_task
-
 
 def _catalogue_entries(dataset: Dataset) -> Iterator[CatalogueEntry]:
     path = template_file_path(dataset.name, dataset.subset)

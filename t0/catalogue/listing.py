@@ -82,7 +82,7 @@ def members(mixture: str, entries: Sequence[CatalogueEntry]) -> list[CatalogueEn
     rule = RULES[mixture]
     chosen = [entry for entry in entries if _group(entry, rule) in rule.groups]
     if rule.original_only:
-        chosen = [entry for entry in chosen if entry.original_task]
+        chosen = [entry for entry in chosen if entry.task.template.original_task]
     if rule.one_for_each_dataset:
         first: dict[tuple[str, str | None], CatalogueEntry] = {}
         for entry in chosen:

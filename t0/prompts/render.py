@@ -319,7 +319,7 @@ class _Program(NamedTuple):
       is_constant: whether the template prints the same text for every row. This is the case if it
         uses no name and makes no random draw.
       changes_rows: whether the template may change a list or dict of its row.
-      limits: the limits for one row; None for a template of promptsource, which needs no meter.
+      limits: the limits for one row; None for a template that needs no meter.
     """
 
     code: jinja2.Template
@@ -550,15 +550,17 @@ class CompiledTemplate:
                 _count_cuts(tree)
             if not published:
                 _read_labels(tree)
+            is_metered = not published and not budget.is_bounded(tree)
+            if is_metered:
                 budget.Metering().visit(tree)
-            environment = ENVIRONMENT if published else _METERED
+            environment = _METERED if is_metered else ENVIRONMENT
             tree.set_environment(environment)
             # This function does not use `from_string`, which wraps the globals in a ChainMap.
             # Copying it for each row takes half of the rendering time of a short template.
             code = jinja2.Template.from_code(
                 environment, environment.compile(tree), environment.globals
             )
-        limits = None if published else budget.Limits.configured()
+        limits = budget.Limits.configured() if is_metered else None
         return _Program(code, is_random, is_constant, changes_rows, limits)
 
     def _columns_of(self, field: str) -> frozenset[str]:

@@ -113,7 +113,10 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
     """
     mixtures: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):
-        for name, entry in (_read_mixtures(path) if path.is_file() else {}).items():
+        content = read_yaml(path, kind="file of mixtures") if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: expected {_FORM}, got {type(content).__name__}.")
+        for name, entry in content.items():
             if name in mixtures:
                 raise UserError(
                     f"{path}: the mixture '{name}' is also in {mixtures[name].path}. Rename one."
@@ -192,13 +195,6 @@ def _find_splits(
 
 def _format_title(name: str, subset: str | None) -> str:
     return f"'{name}/{subset}'" if subset else f"'{name}'"
-
-
-def _read_mixtures(path: Path) -> dict:
-    content = read_yaml(path, kind="file of mixtures")
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected {_FORM}, got {type(content).__name__}.")
-    return content
 
 
 def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
