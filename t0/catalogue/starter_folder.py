@@ -214,8 +214,8 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str, Any]], bool]:
     """Returns a function that takes a copied row and returns whether it is a validation row.
 
-    The function selects about a tenth of the texts of each class, but at least one text if the
-    class has several different texts.
+    The function selects about a tenth of the texts. If a class has several different texts, both
+    splits contain texts of this class.
     """
     texts = [_name_columns(plan)[name] for name in plan.texts]
 
@@ -225,11 +225,12 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str
     hashes: dict[int, set[int]] = {}
     for row in filter(None, _convert_rows(plan, rows())):
         hashes.setdefault(row[LABEL], set()).add(hash_text(row))
-    held_out = {
-        n
-        for each in hashes.values()
-        for n in sorted(each)[: max(len(each) // _VALIDATION_SHARE, len(each) > 1)]
-    }
+    held_out = {n for each in hashes.values() for n in each if n % _VALIDATION_SHARE == 0}
+    for each in hashes.values():
+        if each <= held_out:
+            held_out.remove(max(each))
+        if len(each) > 1 and not each & held_out:
+            held_out.add(min(each))
     return lambda row: hash_text(row) in held_out
 
 
