@@ -193,7 +193,9 @@ def _documents(piece: Piece) -> Iterator[str]:
 def _texts_of_lines(piece: Piece) -> Iterator[str]:
     is_text = _ending(piece.path) == ".txt"
     lines = _lines(piece) if is_text else without_bad_rows(_lines(piece), piece.path)
-    text_of = _line_text if is_text else _line_field
+    text_of = (
+        _line_text if is_text else (lambda where, line: _field(where, parsed_line(where, line)))
+    )
     for start, line in lines:
         if not line.strip():
             continue
@@ -205,10 +207,6 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
             text_of(f"{piece.path}, line {number}", line)
             raise
         yield text
-
-
-def _line_field(where: str, line: bytes) -> str:
-    return _field(where, parsed_line(where, line))
 
 
 def _line_text(where: str, line: bytes) -> str:

@@ -79,7 +79,7 @@ def test_json_lines_next_row_range_continues_without_reopening(path, monkeypatch
         assert [row["a"] for row in reader.rows(start, start + 50)] == [*range(start, start + 50)]
     assert len(opened) == 3  # once to see that it is no document, and once for the first object
     assert next(reader.rows(10, 20)) == {"a": 10}  # further back
-    assert len(opened) == 3
+    assert len(opened) == 4
 
 
 def test_json_lines_blank_lines_and_byte_order_mark(path):
