@@ -109,10 +109,13 @@ def _lint(
     from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
 
-    known = exemptions(
+    exempted = exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
     )
-    excused = {lint.NOTHING if one.kind == DROPS else lint.HIDDEN: one.reason for one in known}
+    excused = {
+        lint.NOTHING if exemption.kind == DROPS else lint.HIDDEN: exemption.reason
+        for exemption in exempted
+    }
     notes: list[str] = []
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)

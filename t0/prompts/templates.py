@@ -63,9 +63,9 @@ def templates_root() -> Path:
     except importlib.metadata.PackageNotFoundError:
         version = None
     if version != PROMPTSOURCE_VERSION:
-        found = f"promptsource {version}" if version else "no promptsource"
+        installed = f"promptsource {version}" if version else "no promptsource"
         raise UserError(
-            f"{found} is installed, but T0's prompts and tasks are those of promptsource "
+            f"{installed} is installed, but T0's prompts and tasks are those of promptsource "
             f"{PROMPTSOURCE_VERSION}. Run: {_INSTALL}"
         )
     spec = importlib.util.find_spec("promptsource")

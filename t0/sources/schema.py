@@ -54,9 +54,9 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     """
     sizes, name = _facts("splits"), subset or DEFAULT_SUBSET
     if name not in sizes.get(dataset, ()):
-        known = [f"{known}/{each}" for known, subsets in sizes.items() for each in subsets]
-        subsets = f"Its subsets: {', '.join(sizes[dataset])}." if dataset in sizes else ""
-        raise unknown_name("dataset of T0", f"{dataset}/{name}", known, subsets)
+        names = [f"{other}/{subset}" for other, subsets in sizes.items() for subset in subsets]
+        hint = f"Its subsets: {', '.join(sizes[dataset])}." if dataset in sizes else ""
+        raise unknown_name("dataset of T0", f"{dataset}/{name}", names, hint)
     return dict(sizes[dataset][name])
 
 
