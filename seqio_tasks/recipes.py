@@ -33,9 +33,8 @@ from t0.sources import data_dirs
 from t0.sources.folders import FILE_PATTERN, folder_splits
 from t0.sources.hub import HubTexts
 from t0.sources.own_data import TEMPLATES
-from t0.sources.questions import question_splits
+from t0.sources.questions import languages, question_splits
 from t0.sources.texts import FolderTexts, text_folders
-from t0.sources.translations import languages
 from t0.tasks.instruction_tasks import instruction_tasks
 from t0.tasks.recipe_tasks import pretraining_definitions, question_task, translation_task
 

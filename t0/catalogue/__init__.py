@@ -8,8 +8,7 @@
 |---|---|
 | `prompted_task` | a template applied to a dataset: the task's name, splits and rows |
 | `entries` | tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of the user's folders |
-| `mixtures` | the members of each mixture, with their mixing rates |
-| `listing` | search for tasks, their caches and mixtures by name or regular expression |
+| `listing` | search for tasks, caches and mixtures by name; members and rates of mixtures |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
 | `sentence_pieces` | token counts and the position at which a token limit truncates a text |
 | `columns` | a summary of the columns of a user's data (`t0 init`) |
@@ -21,7 +20,7 @@ a second. `t0.tasks` builds SeqIO tasks from the entries, and `seqio_tasks` regi
 """
 
 from t0.catalogue.entries import CatalogueEntry, catalogue_entries, own_entries
-from t0.catalogue.mixtures import mixture_tasks
+from t0.catalogue.listing import mixture_tasks
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask, task_name
 
 __all__ = [

@@ -118,12 +118,8 @@ class ColumnTable:
         with the most typical name is returned.
         """
         candidates = [c.name for c in self.columns.values() if c.is_label and not c.is_text]
-        typical = [
-            name
-            for typical_name in _OFTEN_LABELS
-            for name in candidates
-            if name.lower() == typical_name
-        ]
+        typical = [name for name in candidates if name.lower() in _OFTEN_LABELS]
+        typical.sort(key=lambda name: _OFTEN_LABELS.index(name.lower()))
         return typical[:1] or candidates
 
     def check(self, name: str, flag: str) -> None:
@@ -152,10 +148,10 @@ class ColumnTable:
         """Yields a line for each column, with the column's name and some of its values."""
         for column in self.columns.values():
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
-            more = len(column.values) > MOST_LABELS
-            count = f"more than {MOST_LABELS}" if more else f"{len(column.values):,}"
-            count = f"lists or objects, {count}" if column.nested else count
-            yield f"  {column.name}: {count} different values, such as {some}"
+            more = "more than " * (len(column.values) > MOST_LABELS)
+            count = f"{more}{min(len(column.values), MOST_LABELS)}"
+            kind = "lists or objects, " * column.nested
+            yield f"  {column.name}: {kind}{count} different values, such as {some}"
 
 
 def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:

@@ -22,7 +22,7 @@ import pathlib
 from collections.abc import Iterator
 
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
-from t0.prompts import Template, read_template_file, template_file_path
+from t0.prompts import read_template_file, template_file_path
 from t0.sources import OwnDataset, data_dirs, find_own_datasets, open_split, split_sizes
 
 _HERE = pathlib.Path(__file__).parent
@@ -129,22 +129,12 @@ class CatalogueEntry:
     dataset: Dataset | None
     templates: int
 
-    @property
-    def original_task(self) -> bool:
-        """Whether the prompt is for the dataset's original task."""
-        return self.task.template.original_task
-
-
-def _templates(dataset: Dataset) -> tuple[Template, ...]:
-    path = template_file_path(dataset.name, dataset.subset)
-    # The table contains jigsaw_toxicity_pred, for which promptsource has no templates.
-    return read_template_file(path, published=True).templates if path.exists() else ()
-
 
 def _catalogue_entries(dataset: Dataset) -> Iterator[CatalogueEntry]:
-    templates = _templates(dataset)
-    if not templates:
+    path = template_file_path(dataset.name, dataset.subset)
+    if not path.exists():  # promptsource has no templates for jigsaw_toxicity_pred
         return
+    templates = read_template_file(path, published=True).templates
     sizes = split_sizes(dataset.name, dataset.subset)
     if dataset.name == "anli":
         variants = [

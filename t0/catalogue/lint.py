@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.prompted_task import PromptedRows
-from t0.catalogue.row_preview import T0_LENGTHS
+from t0.catalogue.row_preview import T0_LENGTHS, list_answers
 from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, vocabulary_notes
 from t0.errors import UserError
 from t0.prompts import NO_LABEL, Example
@@ -34,8 +34,6 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
-# SEPARATOR is not a fault. Rows with a separator are only counted, for a note.
-SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
@@ -109,13 +107,11 @@ def lint(
         # Some published templates print lists, and T0 was trained with these templates.
         if not source.template.published and source.compiled.prints_nested(row, index):
             failed.append(NESTED)
-        if source.compiled.keeps_separators(row):
-            failed.append(SEPARATOR)
         for check in failed:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)
             if check == UNKNOWN_TOKENS and not notes:
-                notes = vocabulary_notes(tokens, _list_answers(example, hidden))
+                notes = vocabulary_notes(tokens, list_answers(example, hidden))
     return LintReport(seen, counts, first, source.compiled.is_random, failure, notes)
 
 
@@ -165,7 +161,7 @@ def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
     # Add 1, because targets end in EOS.
     if len(ids(example.targets)) + 1 > LONGEST_TARGETS:
         yield LONG_TARGETS
-    if any(UNKNOWN in ids(text) for text in _list_answers(example, hidden)):
+    if any(UNKNOWN in ids(text) for text in list_answers(example, hidden)):
         yield UNKNOWN_TOKENS
     choices = [tuple(ids(choice)) for choice in example.choices or ()]
     if len(choices) > 1 and len(set(choices)) == 1:
@@ -176,24 +172,13 @@ def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
             yield RIGHT_EQUALS_WRONG
 
 
-def _list_answers(example: Example, hidden: bool) -> list[str]:
-    """Returns the target and the choices of a row.
-
-    If the row has no label, the target is left out.
-    """
-    targets = [] if hidden or example.targets == NO_LABEL else [example.targets]
-    return [*targets, *(example.choices or ())]
-
-
 def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
     if len(set(choices)) < len(choices):
         yield DUPLICATES
-    if target is not None:
-        correct = choices.count(target)
-        if not correct:
-            yield NONE_CORRECT
-        elif correct > 1:
-            yield SEVERAL_CORRECT
+    if target not in (None, *choices):
+        yield NONE_CORRECT
+    elif choices.count(target) > 1:
+        yield SEVERAL_CORRECT
 
 
 def faults_of(

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from t0.errors import UserError
 from t0.prompts import CompiledTemplate, Template
-from t0.sources import SplitRows, open_split
+from t0.sources import SplitRows, SplitSource, open_split
 
 # The suffix of the names of rank-evaluation tasks.
 SCORE_EVAL = "_score_eval"
@@ -33,20 +33,14 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 
-class PromptedRows(Protocol):
+class PromptedRows(SplitSource, Protocol):
     """A template that is applied to a dataset: a `PromptedTask`, or a SeqIO task's data source."""
 
-    dataset: str
-    subset: str | None
     template: Template
-    split_mapping: Mapping[str, str]
 
     @property
     def compiled(self) -> CompiledTemplate:
         """The compiled template."""
-
-    def open(self, split: str) -> SplitRows:
-        """Opens the rows of the task's split."""
 
 
 def open_rows(source: PromptedRows, split: str) -> SplitRows:

@@ -1,7 +1,7 @@
 r"""Shows a rendered row as the model sees it: inputs, target and choices, with token counts.
 
     row = preview_row(task, "train", 0, columns, lengths={"inputs": 512, "targets": 64}, tokens=t)
-    row.inputs.tokens, row.inputs.cut      # (700, 2311), cut before the character with index 2311
+    len(row.inputs.ids), row.inputs.cut    # (700, 2311), cut before the character with index 2311
     print("\n".join(lines(row)))
 
 The lines contain the whole rendered text. A mark shows where the model's sequence length truncates
@@ -64,11 +64,6 @@ class PreviewText:
     ids: list[int] | None
     limit: int
     cut: int | None = None
-
-    @property
-    def tokens(self) -> int | None:
-        """The number of tokens; None if there is no vocabulary."""
-        return None if self.ids is None else len(self.ids)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +129,14 @@ def preview_row(
         *_describe_cuts(example, task.template.published),
     ]
     if tokens is not None:
-        texts = [] if withheld or example.targets == NO_LABEL else [example.targets]
-        notes += vocabulary_notes(tokens, [*texts, *(example.choices or ())])
+        notes += vocabulary_notes(tokens, list_answers(example, withheld))
     return RowPreview(title, inputs, target, choices, notes)
+
+
+def list_answers(example: Example, withheld: bool) -> list[str]:
+    """Returns the target and the choices of a row. If it has no label, the target is left out."""
+    targets = [] if withheld or example.targets == NO_LABEL else [example.targets]
+    return [*targets, *(example.choices or ())]
 
 
 def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) -> PreviewText:
@@ -176,43 +176,33 @@ def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
       with_ids: whether to also print the token ids.
     """
     yield row.title
-    if row.inputs is not None:
-        yield from _section("inputs", row.inputs, with_ids)
-    if row.target is not None:
-        yield from _section("target", row.target, with_ids)
+    for name, text in (("inputs", row.inputs), ("target", row.target)):
+        if text is not None:
+            yield f"  {name}" if text.ids is None else f"  {name}, {_format_count(text)}"
+            yield from (
+                f"{_INDENT}{line}" for line in printable(_mark_truncation(text)).split("\n")
+            )
+            yield from _list_ids(text, with_ids)
     if row.choices is not None:
         yield "  choices (* is the target)"
         for choice in row.choices:
             mark = "*" if choice.text == row.target.text else " "
-            count = (
-                ""
-                if choice.ids is None
-                else f"  ({_format_count(choice).replace(_format_limit(choice), '')})"
-            )
+            count = "" if choice.ids is None else f"  ({_format_count(choice)})"
             yield f"  {mark} {printable(_mark_truncation(choice))}{count}"
-            if with_ids and choice.ids is not None:
-                yield f"{_INDENT}ids {_join_ids(choice.ids)}"
-    for note in row.notes:
-        yield f"  note: {note}"
-
-
-def _section(name: str, text: PreviewText, with_ids: bool) -> Iterator[str]:
-    yield f"  {name}" if text.ids is None else f"  {name}, {_format_count(text)}"
-    for line in printable(_mark_truncation(text)).split("\n"):
-        yield f"{_INDENT}{line}"
-    if with_ids and text.ids is not None:
-        yield f"{_INDENT}ids {_join_ids(text.ids)}"
+            yield from _list_ids(choice, with_ids)
+    yield from (f"  note: {note}" for note in row.notes)
 
 
 def _format_count(text: PreviewText) -> str:
     tokens = len(text.ids)
     eos = " with EOS" if text.ids[-1:] == [EOS] else ""
     over = f", {tokens - text.limit:,} too many" if tokens > text.limit else ""
-    return f"{tokens:,} token{'s' * (tokens != 1)}{eos}{_format_limit(text)}{over}"
+    return f"{tokens:,} token{'s' * (tokens != 1)}{eos} of at most {text.limit:,}{over}"
 
 
-def _format_limit(text: PreviewText) -> str:
-    return f" of at most {text.limit:,}"
+def _list_ids(text: PreviewText, with_ids: bool) -> Iterator[str]:
+    if with_ids and text.ids is not None:
+        yield f"{_INDENT}ids {' '.join(map(str, text.ids))}"
 
 
 def _mark_truncation(preview: PreviewText) -> str:
@@ -222,7 +212,3 @@ def _mark_truncation(preview: PreviewText) -> str:
         return f"{preview.text}[CUT at {preview.limit:,} tokens: EOS is lost]"
     mark = f"[CUT at {preview.limit:,} tokens; the model does not see what follows]"
     return preview.text[: preview.cut] + mark + preview.text[preview.cut :]
-
-
-def _join_ids(ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids))

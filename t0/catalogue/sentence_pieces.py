@@ -11,6 +11,7 @@ contains the sentinels. Both editions have the same 32,100 ids, in the same orde
 recognizes the edition by the pieces in the file.
 """
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -43,14 +44,8 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
     Raises:
       UserError: the content is not a SentencePiece model, or the model does not fit T5.
     """
-    model = sentencepiece_model_pb2.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except DecodeError as error:
-        raise UserError(f"{path} is not a SentencePiece model. {REMEDY}") from error
+    model = _parse_model(content)
     kinds = [piece.type for piece in model.pieces[:3]]
-    # If the file is not a model, its bytes may still parse as a message with unknown fields. Such a
-    # message has no pieces.
     if not kinds:
         raise UserError(f"{path} is not a SentencePiece model. {REMEDY}")
     if kinds != _FIRST_KINDS or model.pieces[1].piece != model.trainer_spec.eos_piece:
@@ -60,6 +55,15 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
             f"{first}. Train it with --pad_id=0 --eos_id=1 --unk_id=2 --bos_id=-1."
         )
     return model
+
+
+def _parse_model(content: bytes) -> sentencepiece_model_pb2.ModelProto:
+    """Parses a SentencePiece model. The result has no pieces if the content is not a model."""
+    model = sentencepiece_model_pb2.ModelProto()
+    with contextlib.suppress(DecodeError):
+        model.ParseFromString(content)
+        return model
+    return sentencepiece_model_pb2.ModelProto()
 
 
 def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:
@@ -74,11 +78,7 @@ def model_digest(content: bytes) -> str:
     Both editions of T5's model have the same checksum. If the content is not a SentencePiece model,
     the result is the checksum of its bytes.
     """
-    model = sentencepiece_model_pb2.ModelProto()
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
-        model.Clear()
+    model = _parse_model(content)
     pieces = [piece for piece in model.pieces if "<extra_id_" not in piece.piece]
     if not pieces:
         return hashlib.sha256(content).hexdigest()

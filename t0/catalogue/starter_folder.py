@@ -11,6 +11,7 @@ split. The validation rows are chosen by a hash of their texts, so that equal ro
 split. If a split would then have no rows of a class, one text of this class is moved to this split.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -95,8 +96,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
 
     Returns:
       a mapping with `rows`, split -> answer -> number of rows; `left_out`, the number of rows that
-      were left out; `lengths`, the sequence lengths in tokens; and `notes`, for the user, about
-      texts that the model does not see unchanged.
+      were left out; and `notes`, for the user, about texts that the model does not see unchanged.
 
     Raises:
       UserError: the folder exists, it cannot be written, or too few rows have a text and a label.
@@ -105,17 +105,21 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
     if os.path.lexists(final):
         raise UserError(f"{folder} exists already: choose another folder with --output")
     staging = f"{final}.{publishing.unfinished_tag()}"
+    vocabulary = plan.vocabulary
+    if vocabulary and "://" not in vocabulary:
+        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
     try:
         with publishing.writing(folder):
             data = posixpath.join(staging, "data", plan.name)
             os.makedirs(data)  # noqa: PTH103
         written = _write_rows(plan, data, splits)
         publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        written["lengths"], written["notes"] = _measure(plan, data)
+        lengths, written["notes"] = _measure(plan, data)
+        settings = starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
-            "train.gin": _train_file(plan, written["lengths"]),
-            starter_settings.FILE: _settings(plan, written["lengths"]).text(),
+            "train.gin": _train_file(plan, lengths),
+            starter_settings.FILE: settings.text(),
             "commands.sh": _script(commands(folder, plan)),
         }.items():
             publishing.write_whole(posixpath.join(staging, name), text)
@@ -187,32 +191,28 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
             f"{plan.labels.column}: set others with --text and --label"
         )
     is_held_out = None if "validation" in splits else _choose_validation(plan, splits["train"])
-    files = {
-        name: open(posixpath.join(data, f"{name}.jsonl"), "w", encoding="utf-8")  # noqa: SIM115
-        for name in counts
-    }
     left_out = 0
-    try:
+    with publishing.writing(data), contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(
+                open(posixpath.join(data, f"{name}.jsonl"), "w", encoding="utf-8")
+            )
+            for name in counts
+        }
         for split, rows in splits.items():
-            for index, row in enumerate(_convert_rows(plan, rows())):
+            for row in _convert_rows(plan, rows()):
                 if row is None:
                     left_out += 1
                     continue
-                target_split = "validation" if is_held_out and is_held_out(index, row) else split
-                with publishing.writing(files[target_split].name):
-                    files[target_split].write(
-                        json.dumps(row, ensure_ascii=False, default=str) + "\n"
-                    )
+                target_split = "validation" if is_held_out and is_held_out(row) else split
+                line = json.dumps(row, ensure_ascii=False, default=str) + "\n"
+                files[target_split].write(line)
                 counts[target_split][plan.labels.choices[row[LABEL]]] += 1
-    finally:
-        for file in files.values():
-            with publishing.writing(file.name):
-                file.close()
     return {"rows": counts, "left_out": left_out}
 
 
-def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mapping[str, Any]], bool]:
-    """Returns a function (index, row) -> whether the row is a validation row.
+def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str, Any]], bool]:
+    """Returns a function that takes a copied row and returns whether it is a validation row.
 
     The function selects about a tenth of the texts. If a class has several different texts, both
     splits contain texts of this class.
@@ -223,19 +223,15 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[int, Mappin
         return zlib.crc32(json.dumps([row[name] for name in texts], default=str).encode())
 
     hashes: dict[int, set[int]] = {}
-    for row in _convert_rows(plan, rows()):
-        if row is not None:
-            hashes.setdefault(row[LABEL], set()).add(hash_text(row))
+    for row in filter(None, _convert_rows(plan, rows())):
+        hashes.setdefault(row[LABEL], set()).add(hash_text(row))
     held_out = {n for each in hashes.values() for n in each if n % _VALIDATION_SHARE == 0}
     for each in hashes.values():
         if each <= held_out:
             held_out.remove(max(each))
         if len(each) > 1 and not each & held_out:
             held_out.add(min(each))
-    if held_out:
-        return lambda place, row: hash_text(row) in held_out
-    # Each class has only one distinct text, so select every tenth row.
-    return lambda place, row: place % _VALIDATION_SHARE == _VALIDATION_SHARE - 1
+    return lambda row: hash_text(row) in held_out
 
 
 def _templates(plan: StarterFolder) -> str:
@@ -289,13 +285,6 @@ def _mixtures(plan: StarterFolder) -> str:
         f"{plan.name}_rank:\n"
         f'  tasks: ["{plan.name}_.*{SCORE_EVAL}"]\n'
     )
-
-
-def _settings(plan: StarterFolder, lengths: Mapping[str, int]) -> starter_settings.StarterSettings:
-    vocabulary = plan.vocabulary
-    if vocabulary and "://" not in vocabulary:
-        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
-    return starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
 
 
 def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:

@@ -9,6 +9,7 @@ import argparse
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from t0.cli.arguments import add_shared
@@ -17,14 +18,6 @@ from t0.sources import without_absent
 
 # The supported programs to which prompts can be exported.
 FORMATS = ("lm-eval",)
-# Kind of model -> (a description, the arguments of lm-evaluation-harness).
-_MODELS = {
-    "T5": (
-        "for T0 or another T5, whose inputs have no EOS (with transformers 4: 5 changes T5 1.1)",
-        "pretrained=MODEL,add_bos_token=False,max_length=1024,dtype=float32",
-    ),
-    "other": ("for models whose EOS is not </s>, or not scored", "pretrained=MODEL,dtype=float32"),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +50,7 @@ def main(args: argparse.Namespace) -> int:
     exported = lm_eval.export(
         tasks, args.output, split=args.split, group=group, eos=args.eos, limit=args.limit
     )
-    _print(exported, args)
+    _print(exported, group, args)
     return 0
 
 
@@ -70,44 +63,40 @@ def _choose_tasks(listing: Any, expression: str, split: str) -> tuple[list[Any],
     )
     names = listing.select(mixture or expression)
     ranked = {name.removesuffix(SCORE_EVAL) + SCORE_EVAL: None for name in names}
-    ranked_tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
-    left_out = len(ranked) - len(ranked_tasks)
-    if not ranked_tasks:
-        raise UserError(
-            f"none of the {len(names)} tasks of '{expression}' has answer choices; expected "
-            "prompts for rank evaluation. List them with: t0 tasks '.*_score_eval'"
-        )
-    if left_out:
+    tasks = [listing.tasks[name] for name in ranked if name in listing.tasks]
+    if len(tasks) < len(ranked):
+        left_out = len(ranked) - len(tasks)
         print(f"left out: {left_out} prompts without answer choices", file=sys.stderr)
-    with_split = [task.task for task in ranked_tasks if split in task.splits]
+    with_split = [task.task for task in tasks if split in task.splits]
     if not with_split:
-        splits = sorted({split_name for task in ranked_tasks for split_name in task.splits})
+        splits = sorted({name for task in tasks for name in task.splits})
         raise UserError(
-            f"no task of {expression} has a split '{split}'; there are: {', '.join(splits)}"
+            f"none of the {len(names)} tasks of '{expression}' has answer choices and a split "
+            f"'{split}'; splits: {', '.join(splits) or 'none'}. List the prompts for rank "
+            "evaluation with: t0 tasks '.*_score_eval'"
         )
     return with_split, mixture or "t0_prompts"
 
 
-def _print(exported: Any, args: argparse.Namespace) -> None:
-    left_out = sum((Counter(prompt.left_out) for prompt in exported.tasks), Counter())
-    examples = sum(prompt.examples for prompt in exported.tasks)
-    scored = [prompt for prompt in exported.tasks if prompt.examples]
+def _print(prompts: Sequence[Any], group: str, args: argparse.Namespace) -> None:
+    left_out = sum((Counter(prompt.left_out) for prompt in prompts), Counter())
+    scored = [prompt for prompt in prompts if prompt.examples]
+    datasets = {prompt.dataset_task for prompt in scored}
     print(
         printable(
-            f"{args.output}: {examples:,} rows of {len(scored)} prompts of "
-            f"{len(exported.datasets)} datasets, split {args.split}"
+            f"{args.output}: {sum(prompt.examples for prompt in scored):,} rows of {len(scored)} "
+            f"prompts of {len(datasets)} datasets, split {args.split}"
         )
     )
     for reason, count in left_out.items():
         print(f"left out: {count:,} rows: {reason}", file=sys.stderr)
-    for prompt in exported.tasks:
+    for prompt in prompts:
         if not prompt.examples:
             print(f"left out: {prompt.name}: nothing to score", file=sys.stderr)
-    kind = "T5" if args.eos == "</s>" else "other"
-    description, model = _MODELS[kind]
-    print(f"Run it, {description}:")
-    words = ["lm_eval", "run", "--model", "hf", "--model_args", model]
-    words += ["--include_path", args.output, "--tasks", exported.group]
-    words += ["--log_samples", "--output_path", "RESULTS"]
-    print(printable(f"  {shlex.join(words)}"))
+    # T5's inputs have no EOS.
+    t5 = "add_bos_token=False,max_length=1024," if args.eos == "</s>" else ""
+    words = ["lm_eval", "run", "--model", "hf"]
+    words += ["--model_args", f"pretrained=MODEL,{t5}dtype=float32"]
+    words += ["--include_path", args.output, "--tasks", group, "--log_samples"]
+    print(printable(f"  {shlex.join([*words, '--output_path', 'RESULTS'])}"))
     print("  t0 report RESULTS --output report")

@@ -12,7 +12,6 @@ folder are plain text files. You can change them.
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,39 +82,25 @@ def _find_splits(data: str) -> dict[str, Any]:
     from t0.sources import folders, readers
 
     path = Path(data).expanduser()
-    if path.is_dir():
-        splits = folders.folder_splits(path)
-        if not splits:
-            raise UserError(f"{data} has no splits: expected files {folders.FILE_PATTERN}")
-        if "train" not in splits:
-            raise UserError(f"{data} has no split 'train', it has: {', '.join(splits)}")
-        validation = next((split for split in _VALIDATION if split in splits), None)
-        return {"train": splits["train"]} | (
-            {"validation": splits[validation]} if validation else {}
+    splits = {"train": folders.split_file(path)} if path.is_file() else folders.folder_splits(path)
+    if not splits.get("train"):
+        raise UserError(
+            f"{data}: expected a file of rows, whose extension is one of "
+            f"{', '.join(readers.FORMATS)} (text also as .gz), or a folder with a file for each "
+            f"split ({folders.FILE_PATTERN}), one of them train; it has: "
+            f"{', '.join(name for name, file in splits.items() if file) or 'no split'}"
         )
-    if path.is_file():
-        file = folders.split_file(path)
-        if file is None:
-            raise UserError(
-                f"{data}: rows are read from {', '.join(readers.FORMATS)} (text also as .gz), "
-                "chosen by the extension: rename the file, or write it in one of these formats"
-            )
-        return {"train": file}
-    raise UserError(f"{data} does not exist. Expected a file with rows, or a folder of splits")
+    validation = next((split for split in _VALIDATION if split in splits), None)
+    return {"train": splits["train"]} | ({"validation": splits[validation]} if validation else {})
 
 
 def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
     """Returns the names of labels 0, 1, ... that are stored with the data; () if there are none."""
-    from t0.sources.label_names import read_label_names
+    from t0.sources.arrow_readers import read_label_names
 
     names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
     if len(set(names.values())) > 1:
-        names_by_split = "; ".join(
-            f"{split}: {', '.join(stored) or 'none'}" for split, stored in names.items()
-        )
-        raise UserError(
-            f"the stored names of '{label}' differ between the splits ({names_by_split})"
-        )
+        raise UserError(f"the stored names of '{label}' differ between the splits: {names}")
     return next(iter(names.values()))
 
 
@@ -145,32 +130,24 @@ def _choose_text_columns(args: argparse.Namespace, table: Any, label: str) -> tu
 
 
 def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -> str:
-    """Returns the candidate if there is exactly one; otherwise asks the user on a terminal."""
-    if len(candidates) == 1:
-        return candidates[0]
-    columns = "\
-".join(table.describe())
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    """Returns the only candidate.
+
+    Raises:
+      UserError: there is not exactly one candidate. The message lists the columns.
+    """
+    if len(candidates) != 1:
+        columns = "\n".join(table.describe())
         raise UserError(
             f"which is {meaning}? Set it with {flag}=COLUMN. "
             f"The columns of {table.where}:\n{columns}"
         )
-    say(f"The columns of {table.where}:\n{columns}")
-    while True:
-        answer = input(f"Which is {meaning}? ").strip()
-        try:
-            table.check(answer, flag)
-        except UserError as error:
-            print(error)
-        else:
-            return answer
+    return candidates[0]
 
 
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     rows = ", ".join(f"{split} {sum(n.values()):,}" for split, n in written["rows"].items())
-    left_out = f"; {written['left_out']:,} without text or label left out" * bool(
-        written["left_out"]
-    )
+    count = written["left_out"]
+    left_out = f"; {count:,} without text or label left out" if count else ""
     say(f"# {folder}: {rows} rows{left_out}. Text: {', '.join(plan.texts)}")
     for position, (choice, count) in enumerate(
         zip(plan.labels.choices, plan.labels.counts, strict=True)

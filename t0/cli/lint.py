@@ -8,7 +8,6 @@ t0 lint --json --max_share=0 t0_train > lint.json
 import argparse
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from tqdm import tqdm
@@ -49,9 +48,7 @@ def main(args: argparse.Namespace) -> int:
     all_splits = {split: None for _, source in selected for split in source.split_mapping}
     for split in splits:
         if split not in all_splits:
-            raise unknown_name(
-                "split", split, all_splits, f"(--splits; there are {', '.join(all_splits)})"
-            )
+            raise unknown_name("split", split, all_splits, f"There are {', '.join(all_splits)}.")
     rows, absent = [], []
     for name, source in tqdm(selected, "linting", disable=None, leave=False):
         for split in source.split_mapping:
@@ -86,7 +83,7 @@ def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
     The rank-evaluation forms of tasks are left out, so that each template is checked only once.
     """
     from t0.catalogue import SCORE_EVAL
-    from t0.cli.registered import read_listing
+    from t0.cli.tasks import read_listing
 
     listing = read_listing(args.module_import)
     if args.module_import:
@@ -109,39 +106,28 @@ def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
 def _lint(
     name: str, source: Any, split: str, args: argparse.Namespace, tokens: Any
 ) -> dict[str, Any]:
+    from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
 
-    excused = dict(_find_exemptions(source, split))
+    exempted = exemptions(
+        source.dataset, source.subset, source.split_mapping[split], source.template.name
+    )
+    excused = {
+        lint.NOTHING if exemption.kind == DROPS else lint.HIDDEN: exemption.reason
+        for exemption in exempted
+    }
     notes: list[str] = []
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
-        if lint.SEPARATOR in report.counts:
-            notes.append(f"{lint.SEPARATOR}: {report.counts[lint.SEPARATOR]:,} rows")
         faults = lint.faults_of(report, max_share=args.max_share, excused=excused)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
     except UserError as error:  # such as a missing column or a template that does not compile
         faults, facts = {"fails": str(error)}, {"rows": 0, "counts": {}, "draws": False}
-    return {
-        "task": name,
-        "split": split,
-        **facts,
-        "faults": faults,
-        "known": excused,
-        "notes": notes,
-    }
-
-
-def _find_exemptions(source: Any, split: str) -> Iterator[tuple[str, str]]:
-    from t0.caching.split_state import DROPS, exemptions
-    from t0.catalogue import lint
-
-    for exemption in exemptions(
-        source.dataset, source.subset, source.split_mapping[split], source.template.name
-    ):
-        yield (lint.NOTHING if exemption.kind == DROPS else lint.HIDDEN), exemption.reason
+    told = {"faults": faults, "known": excused, "notes": notes}
+    return {"task": name, "split": split, **facts, **told}
 
 
 def _print(reports: list[dict[str, Any]], *, counted: bool) -> None:

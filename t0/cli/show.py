@@ -77,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> Iterator[Any]:
-    from t0.cli.registered import read_listing, shown_examples
+    from t0.cli.tasks import read_listing, shown_examples
 
     if args.module_import:
         from t0.tasks import set_vocabulary
@@ -160,12 +160,9 @@ def _show_prompted(
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:
     """Opens the requested split. If it is None, opens the first split whose data exists."""
-    if requested is not None:
-        split = _choose_split(task.name, task.split_mapping, requested)
-        return split, task.open(split)
-    first = _choose_split(task.name, task.split_mapping, None)
+    first = _choose_split(task.name, task.split_mapping, requested)
     absent = None
-    for split in dict.fromkeys((first, *task.split_mapping)):
+    for split in [first] if requested else dict.fromkeys((first, *task.split_mapping)):
         try:
             return split, task.open(split)
         except AbsentData as error:

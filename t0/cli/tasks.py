@@ -5,15 +5,25 @@ t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
 
-Without --module_import, it reads T0's catalogue. This does not need TensorFlow.
+Without --module_import, it reads T0's catalogue. This does not need TensorFlow. `t0 show` and
+`t0 lint` read their tasks in the same way:
+
+    listing = read_listing(["t0.recipes"], ["/data/cache"])
+    listing.tasks["text_lm"].splits
 """
 
 import argparse
+import dataclasses
+import functools
 import json
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from t0.catalogue import listing
+from t0.catalogue.row_preview import PreviewText, RowPreview
 from t0.cli.arguments import add_shared, split_list
+from t0.errors import UserError
 from t0.text_tables import print_table
 
 _COLUMNS = {
@@ -35,10 +45,8 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: a name is unknown. The message suggests similar names.
     """
-    from t0.cli.registered import read_listing
-
-    listing = read_listing(args.module_import, split_list(args.cache_dirs))
-    kind, rows = _rows(listing, args.regex)
+    tasks = read_listing(args.module_import, split_list(args.cache_dirs))
+    kind, rows = _rows(tasks, args.regex)
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
@@ -51,17 +59,17 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(listing: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
+def _rows(tasks: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
     if regex is None:
-        return "mixture", [_mixture(listing, name) for name in listing.mixtures]
-    if regex in listing.mixtures:
-        return "task", [_task(listing, name, rate) for name, rate in listing.members(regex)]
-    return "task", [_task(listing, name, None) for name in listing.select(regex)]
+        return "mixture", [_mixture(tasks, name) for name in tasks.mixtures]
+    if regex in tasks.mixtures:
+        return "task", [_task(tasks, name, rate) for name, rate in tasks.members(regex)]
+    return "task", [_task(tasks, name, None) for name in tasks.select(regex)]
 
 
-def _mixture(listing: Any, name: str) -> dict[str, Any]:
-    members = listing.members(name)
-    cached = sum(bool(listing.tasks[task].cache_dir) for task, _ in members)
+def _mixture(tasks: Any, name: str) -> dict[str, Any]:
+    members = tasks.members(name)
+    cached = sum(bool(tasks.tasks[task].cache_dir) for task, _ in members)
     return {
         "mixture": name,
         "tasks": len(members),
@@ -70,9 +78,9 @@ def _mixture(listing: Any, name: str) -> dict[str, Any]:
     }
 
 
-def _task(listing: Any, name: str, rate: float | None) -> dict[str, Any]:
-    cached = listing.tasks[name].cache_dir or ""
-    return {"task": name, "splits": listing.sizes(name), "rate": rate, "cached": cached}
+def _task(tasks: Any, name: str, rate: float | None) -> dict[str, Any]:
+    cached = tasks.tasks[name].cache_dir or ""
+    return {"task": name, "splits": tasks.sizes(name), "rate": rate, "cached": cached}
 
 
 def _format_value(value: Any) -> str:
@@ -83,3 +91,136 @@ def _format_value(value: Any) -> str:
     if isinstance(value, int | float):
         return f"{value:,.0f}"
     return value or "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class RegisteredListing:
+    """Gives SeqIO's registries the methods of `t0.catalogue.listing.Listing`.
+
+    Attributes:
+      tasks: name -> SeqIO task.
+      mixtures: name -> SeqIO mixture.
+    """
+
+    tasks: Mapping[str, Any]
+    mixtures: Mapping[str, Any]
+
+    def members(self, mixture: str) -> list[tuple[str, float | None]]:
+        """Returns (task, rate) for each task of a mixture. The rate is None if it is unknown."""
+        from t0.feeding.opening import rate_of
+
+        seqio_mixture = self.mixtures[mixture]
+        return [
+            (task.name, _if_known(functools.partial(rate_of, seqio_mixture, task), task.name))
+            for task in seqio_mixture.tasks
+        ]
+
+    def sizes(self, name: str) -> dict[str, int | None]:
+        """Returns split -> number of examples (None if unknown); {} if the data is absent."""
+        from t0.feeding.opening import count_examples
+
+        task = self.tasks[name]
+
+        def count_splits() -> dict[str, int | None]:
+            return {split: count_examples(task, split) for split in task.splits}
+
+        return _if_known(count_splits, name) or {}
+
+    def select(self, expression: str) -> list[str]:
+        """Returns the sorted names of the tasks that an expression selects.
+
+        Args:
+          expression: a mixture's name, or a regular expression that matches the start of tasks'
+            names.
+        """
+        if expression in self.mixtures:
+            return [task.name for task in self.mixtures[expression].tasks]
+        return listing.matching(expression, self.tasks, self.mixtures)
+
+
+def _if_known(compute: Callable[[], Any], name: str) -> Any:
+    """Returns the result of a function. If its data is missing, prints why and returns None."""
+    try:
+        return compute()
+    except UserError as error:  # not raised, because users did not request every task in a listing
+        print(f"{name}: {str(error).splitlines()[0]}", file=sys.stderr)
+        return None
+
+
+def read_listing(
+    modules: Sequence[str] | None, cache_dirs: Sequence[str] = ()
+) -> listing.Listing | RegisteredListing:
+    """Returns the catalogue's tasks or, if modules are named, the tasks that they register.
+
+    Args:
+      modules: the names of the modules to import. If empty or None, the catalogue is returned.
+      cache_dirs: folders with cached tasks.
+
+    Raises:
+      UserError: a module does not exist.
+    """
+    if not modules:
+        return listing.read_listing(cache_dirs)
+    from t0.compat import seqio
+    from t0.run.configure import import_modules
+
+    import_modules(modules)
+    seqio.add_global_cache_dirs(list(cache_dirs))
+    return RegisteredListing(
+        {name: seqio.TaskRegistry.get(name) for name in seqio.TaskRegistry.names()},
+        {name: seqio.MixtureRegistry.get(name) for name in seqio.MixtureRegistry.names()},
+    )
+
+
+def shown_examples(
+    task: Any, split: str, first: int, number: int, lengths: Mapping[str, int]
+) -> Iterator[RowPreview]:
+    """Yields examples of a SeqIO task, after its preprocessors, truncated to `lengths`.
+
+    Args:
+      task: the task.
+      split: its split.
+      first: the index of the first example to yield, in the task's order.
+      number: the maximum number of examples.
+      lengths: feature -> the maximum number of tokens, for inputs and targets.
+
+    Raises:
+      UserError: the first example does not exist, or the task's vocabulary does not fit T5.
+    """
+    from t0.tasks.vocabulary import check_vocabularies
+
+    check_vocabularies(task)
+    limits = {n: lengths.get(n, lengths["inputs"]) for n in task.output_features}
+    dataset = task.get_dataset(limits, split=split, use_cached=False, shuffle=False)
+    index = first - 1
+    examples = dataset.skip(first).take(number).as_numpy_iterator()
+    for index, example in enumerate(examples, start=first):
+        # Features that are not required may be absent.
+        present = [name for name in task.output_features if name in example]
+        texts = {name: _preview_text(task, name, example, limits[name]) for name in present}
+        title = f"{task.name}, split {split}, example {index}"
+        yield RowPreview(
+            title, texts.get("inputs"), texts.get("targets"), None, _describe_gaps(task, texts)
+        )
+    if index < first:
+        raise UserError(f"{task.name}, split '{split}', has no example {first}; the first is 0")
+
+
+def _preview_text(task: Any, name: str, example: Mapping[str, Any], limit: int) -> PreviewText:
+    ids = [int(token) for token in example[name]]
+    return PreviewText(task.output_features[name].vocabulary.decode(ids), ids, limit)
+
+
+def _describe_gaps(task: Any, texts: Mapping[str, PreviewText]) -> list[str]:
+    features, target = task.output_features, texts.get("targets")
+    unknown = target.ids.count(features["targets"].vocabulary.unk_id) if target else 0
+    plural = "s" * (unknown > 1)
+    notes = [
+        f"the target has {unknown} unknown token{plural}, because the vocabulary does not have all "
+        "of its characters"
+    ] * bool(unknown)
+    return notes + [
+        f"{name} fill their length: the rest may be cut off"
+        for name, text in texts.items()
+        if len(text.ids) == text.limit
+    ]

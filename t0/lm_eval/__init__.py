@@ -8,6 +8,6 @@
 `t0_prompts.py`, which the harness imports. No module of t0 imports `t0_prompts.py`.
 """
 
-from t0.lm_eval.exported_tasks import ExportedTasks, export
+from t0.lm_eval.exported_tasks import export
 
-__all__ = ["ExportedTasks", "export"]
+__all__ = ["export"]

@@ -1,7 +1,7 @@
 """Writes prompts as tasks of lm-evaluation-harness: YAML files and JSON Lines of rendered rows.
 
     exported = export(tasks, "/out/harness", split="validation", group="t0_eval_score_eval")
-    exported.tasks[0].name                       # "super_glue_rte_GPT_3_style_score_eval"
+    exported[0].name                             # "super_glue_rte_GPT_3_style_score_eval"
 
     super_glue_rte_GPT_3_style_score_eval.yaml     one prompt, metric acc
     super_glue_rte_score_eval.yaml                 a dataset: mean and median over its prompts
@@ -46,6 +46,7 @@ from t0.sources import hidden_label
 FUNCTIONS = "t0_prompts.py"
 # The EOS of T5: its tokenizers read this text as the EOS token.
 T5_EOS = "</s>"
+_METRICS_OF_PROMPTS = ("prompt_mean", "prompt_median")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +64,6 @@ class ExportedPrompt:
     dataset_task: str
     examples: int
     left_out: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportedTasks:
-    """The result of an export.
-
-    Attributes:
-      tasks: the exported prompts.
-      datasets: for each dataset, the name of the task that holds all its prompts.
-      group: the name of the group that contains all datasets.
-    """
-
-    tasks: tuple[ExportedPrompt, ...]
-    datasets: tuple[str, ...]
-    group: str
 
 
 class _Function(str):
@@ -99,7 +85,7 @@ def export(
     group: str,
     eos: str = T5_EOS,
     limit: int | None = None,
-) -> ExportedTasks:
+) -> tuple[ExportedPrompt, ...]:
     """Writes tasks for lm-evaluation-harness into a new folder, which appears when it is complete.
 
     Args:
@@ -111,7 +97,7 @@ def export(
       limit: the maximum number of rows per prompt; None for all.
 
     Returns:
-      the exported prompts, the names of the tasks of the datasets, and the name of the group.
+      the exported prompts.
 
     Raises:
       UserError: if the folder is remote or not empty, if data is missing or unreadable, if two
@@ -139,7 +125,7 @@ def export(
                 _write_yaml(staging, name, _make_dataset_yaml(name, scored_prompts, split))
             exported += written
         scored = {prompt.dataset_task for prompt in exported if prompt.examples}
-        done = tuple(name for name in by_dataset if name in scored)
+        done = [name for name in by_dataset if name in scored]
         if not done:
             raise UserError(
                 f"nothing to score in split '{split}': no row of {len(tasks)} tasks has exactly "
@@ -151,7 +137,7 @@ def export(
         publishing.publish_folder(staging, output, last=FUNCTIONS, replace=False)
     finally:
         paths.remove(staging)
-    return ExportedTasks(tuple(exported), done, group)
+    return tuple(exported)
 
 
 def dataset_task(task: PromptedTask) -> str:
@@ -201,10 +187,9 @@ def _write_prompt(
     rows = itertools.islice(rendered_rows(task, split, report, eos=eos), limit)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     if lines:
-        folder_of_rows = posixpath.join(folder, "rows")
-        with publishing.writing(folder_of_rows):
-            paths.make_folder(folder_of_rows)
-        publishing.write_whole(path_inside(folder_of_rows, f"{name}.jsonl"), lines)
+        with publishing.writing(folder):
+            paths.make_folder(posixpath.join(folder, "rows"))
+        publishing.write_whole(path_inside(f"{folder}/rows", f"{name}.jsonl"), lines)
         _write_yaml(folder, name, _make_prompt_yaml(name, dataset, split))
     left_out = {reason: count for reason, count in report.counts.items() if reason != "rows"}
     return ExportedPrompt(name, dataset, len(lines), left_out)
@@ -235,17 +220,15 @@ def _make_prompt_yaml(name: str, dataset: str, split: str) -> dict[str, Any]:
 
 
 def _make_dataset_yaml(name: str, prompts: Sequence[str], split: str) -> dict[str, Any]:
-    metrics = [
-        {"metric": metric, "aggregation": function, "higher_is_better": True}
-        for metric, function in (
-            ("acc", "mean"),
-            ("prompt_mean", _Function("t0_prompts.prompt_mean")),
-            ("prompt_median", _Function("t0_prompts.prompt_median")),
-        )
-    ]
+    aggregations = {"acc": "mean"} | {
+        metric: _Function(f"t0_prompts.{metric}") for metric in _METRICS_OF_PROMPTS
+    }
     return _make_task_yaml(name, prompts, split) | {
         "process_results": _Function("t0_prompts.process_results"),
-        "metric_list": metrics,
+        "metric_list": [
+            {"metric": metric, "aggregation": function, "higher_is_better": True}
+            for metric, function in aggregations.items()
+        ],
     }
 
 
@@ -256,7 +239,7 @@ def _make_group_yaml(name: str, datasets: Sequence[str]) -> dict[str, Any]:
         # Every dataset has the same weight, even if the datasets differ in size.
         "aggregate_metric_list": [
             {"metric": metric, "aggregation": "mean", "weight_by_size": False}
-            for metric in ("prompt_mean", "prompt_median")
+            for metric in _METRICS_OF_PROMPTS
         ],
         "metadata": {"version": 1.0},
     }

@@ -4,12 +4,11 @@
     prompt = CompiledTemplate(read_template_file(path).templates[0], seed_name="my_task")
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 
-`templates` finds and reads template files. `prepared_rows` prepares rows, and `render` renders
+`templates` finds and reads template files. `separators` prepares rows, and `render` renders
 them. `row_report` counts the rows that are dropped or have no label. This package reads no dataset
 and does not import TensorFlow.
 """
 
-from t0.prompts.prepared_rows import PreparedRow, prepared, remove_hyphens
 from t0.prompts.render import (
     LONGEST_PRINTED,
     NO_LABEL,
@@ -19,19 +18,12 @@ from t0.prompts.render import (
     whole_number,
 )
 from t0.prompts.row_report import RowReport
-from t0.prompts.templates import (
-    PROMPTSOURCE_VERSION,
-    Template,
-    TemplateFile,
-    read_template_file,
-    template_file_path,
-    templates_root,
-)
+from t0.prompts.separators import PreparedRow, prepared, remove_hyphens
+from t0.prompts.templates import Template, TemplateFile, read_template_file, template_file_path
 
 __all__ = [
     "LONGEST_PRINTED",
     "NO_LABEL",
-    "PROMPTSOURCE_VERSION",
     "CompiledTemplate",
     "Example",
     "PreparedRow",
@@ -43,6 +35,5 @@ __all__ = [
     "read_template_file",
     "remove_hyphens",
     "template_file_path",
-    "templates_root",
     "whole_number",
 ]

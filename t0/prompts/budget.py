@@ -1,6 +1,6 @@
 """Limits the time and memory that a user's template may use for one row.
 
-    meter = Meter(Limits.configured())
+    meter = start_meter(Limits.configured())
     meter.step()            # a loop iteration or a call; UserError if the time limit is exceeded
     meter.take(5000)        # new characters or items; UserError if there are too many
 
@@ -8,13 +8,11 @@
 
 A dataset from the internet may come with templates, and one line of a template can count to ten
 billion or print a terabyte. Therefore each row has a meter, which counts loop iterations, calls and
-created characters. Soon after a template exceeds its time limit, the meter stops the template. The
-template accesses the meter through the Jinja variable `METER`. If an operation or filter would
-create one huge value (`"a" * 10**10`, `"%99999999999d"`), it is rejected before it runs.
-Promptsource's own templates have no meter.
+created characters. Soon after a template exceeds its time limit, the meter stops the template. If
+an operation or filter would create one huge value (`"a" * 10**10`, `"%99999999999d"`), it is
+rejected before it runs. Promptsource's own templates have no meter.
 """
 
-import contextlib
 import dataclasses
 import functools
 import os
@@ -25,13 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import nodes, sandbox
 from jinja2.visitor import NodeTransformer
 
 from t0.errors import UserError
-
-METER = "\0meter"
-"""The Jinja variable that holds the row's meter. No column can have this name."""
 
 SECONDS_VARIABLE = "T0_TEMPLATE_SECONDS"
 CHARACTERS_VARIABLE = "T0_TEMPLATE_CHARACTERS"
@@ -156,24 +151,10 @@ class Meter:
         self.take(_measure(value))
         return value
 
-    def text_method(self, text: str, name: str, arguments: tuple[Any, ...]) -> None:
-        """Counts the estimated size of a text method's result before the method is called."""
-        estimate = _TEXT_METHODS.get(name)
-        if estimate:
-            self.take(estimate(text, arguments))
-
-    def filtered(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
-        """Counts the estimated size of a filter's result before the filter runs."""
-        if name == "format":
-            self.take(_bound_widths(str(value)) + _sum_integers(arguments))
-        elif name == "replace":
-            self.take(_estimate_replace(str(value), arguments))
-        elif name == "join":
-            self.take(_estimate_join(str(arguments[0]) if arguments else "", (value,)))
-        elif name == "indent":
-            self.take(_sum_integers(arguments) * (1 + str(value).count("\n")))
-        else:
-            self.take(_sum_integers(arguments))
+    def estimated(self, name: str, value: Any, arguments: tuple[Any, ...]) -> None:
+        """Counts the estimated size of the result of a filter or text method before it runs."""
+        if name in _ESTIMATES:
+            self.take(_ESTIMATES[name](value, arguments))
 
 
 def _measure(value: Any) -> int:
@@ -194,17 +175,15 @@ def _bound_widths(text: str) -> int:
     return len(text) + sum(min(int(digits[:12]), 10**12) for digits in _DIGITS.findall(text))
 
 
-def _estimate_replace(text: str, arguments: tuple[Any, ...]) -> int:
-    if len(arguments) < 2:
-        return 0
-    old, new = str(arguments[0]), str(arguments[1])
+def _estimate_replace(value: Any, arguments: tuple[Any, ...]) -> int:
+    text, (old, new) = str(value), (*map(str, arguments), "", "")[:2]
     return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
 
 
-def _estimate_join(separator: str, arguments: tuple[Any, ...]) -> int:
+def _estimate_join(separator: Any, arguments: tuple[Any, ...]) -> int:
     items = arguments[0] if arguments else ()
     # If the number of items is unknown, the items come from a loop of at most 100,000 iterations.
-    return len(separator) * (len(items) if isinstance(items, Sized) else 10**5)
+    return len(str(separator)) * (len(items) if isinstance(items, Sized) else 10**5)
 
 
 def _estimate_translate(text: str, arguments: tuple[Any, ...]) -> int:
@@ -213,30 +192,36 @@ def _estimate_translate(text: str, arguments: tuple[Any, ...]) -> int:
     return len(text) * max([1, *map(_measure, values)])
 
 
-_TEXT_METHODS: dict[str, Callable[[str, tuple[Any, ...]], int]] = {
-    **dict.fromkeys(("ljust", "rjust", "center", "zfill"), lambda text, a: _sum_integers(a)),
+_PADDING = ("batch", "center", "ljust", "rjust", "round", "slice", "tojson", "wordwrap", "zfill")
+# Filter or text method whose result may be much larger than its input -> a function that takes the
+# input and the arguments and estimates the size of the result.
+_ESTIMATES: dict[str, Callable[[Any, tuple[Any, ...]], int]] = {
+    **dict.fromkeys(_PADDING, lambda value, a: _sum_integers(a)),
     **dict.fromkeys(
-        ("format", "format_map"), lambda text, a: _bound_widths(text) + _sum_integers(a)
+        ("format", "format_map"), lambda value, a: _bound_widths(str(value)) + _sum_integers(a)
     ),
-    "expandtabs": lambda text, a: len(text) + text.count("\t") * _sum_integers(a),
+    "expandtabs": lambda value, a: len(value) + value.count("\t") * _sum_integers(a),
+    "indent": lambda value, a: _sum_integers(a) * (1 + str(value).count("\n")),
     "replace": _estimate_replace,
     "join": _estimate_join,
     "translate": _estimate_translate,
 }
-
-# Filters whose result may be much larger than their input.
-GROWING_FILTERS = (
-    "batch", "center", "format", "indent", "join", "replace", "round", "slice", "tojson", "wordwrap"
-)  # fmt: skip
 # Filters whose result is never larger than a value that has already been counted.
 _SMALL_FILTERS = frozenset(
     ("abs", "attr", "choice", "count", "d", "default", "first", "float", "int", "last", "length",
      "max", "min", "random", "round", "string", "sum", "truncate")
 )  # fmt: skip
 _STEPS, _RESULT = "\0steps", "\0result"  # a template cannot write these names
+_running = threading.local()
 
 
-def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def start_meter(limits: Limits) -> Meter:
+    """Starts a new meter for the row that the current thread renders."""
+    _running.meter = Meter(limits)
+    return _running.meter
+
+
+def _count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a Jinja filter: before it runs, the meter counts the estimated size of its result."""
     passes = getattr(function, "jinja_pass_arg", None)
 
@@ -244,9 +229,9 @@ def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def count_and_filter(
         context: jinja2.runtime.Context, value: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        meter = context.parent.get(METER)
-        if meter is not None:
-            meter.filtered(name, value, (*args, *kwargs.values()))
+        arguments = (*args, *kwargs.values())
+        estimated = (value, arguments) if name != "join" else ((*arguments, "")[0], (value,))
+        _running.meter.estimated(name, *estimated)
         first = {None: (), "environment": (context.environment,), "context": (context,)}.get(
             getattr(passes, "name", passes), (context.eval_ctx,)
         )
@@ -255,42 +240,39 @@ def count_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return jinja2.pass_context(count_and_filter)
 
 
+# Because of `pass_context`, Jinja does not evaluate these filters at compile time.
 @jinja2.pass_context
 def _steps(context: jinja2.runtime.Context, items: Any) -> Iterator[Any]:
-    return context.parent[METER].steps(items)
+    return _running.meter.steps(items)
 
 
 @jinja2.pass_context
 def _result(context: jinja2.runtime.Context, value: Any) -> Any:
-    return context.parent[METER].result(value)
+    return _running.meter.result(value)
 
 
-class _Metering(NodeTransformer):
+class Metering(NodeTransformer):
     """Changes a parsed template so that the meter counts its iterations and results."""
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+    def visit(self, node: nodes.Node) -> nodes.Node:
+        """Returns the changed node."""
         self.generic_visit(node)
-        node.iter = _wrap_in_filter(node.iter, _STEPS)
-        return node
-
-    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        small = node.name in _SMALL_FILTERS or node.name.startswith("\0")
-        return node if small else _wrap_in_filter(node, _RESULT)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _wrap_in_filter(node, _RESULT)
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
-        self.generic_visit(node)
-        return _wrap_in_filter(node, _RESULT) if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node, nodes.For):
+            node.iter = _wrap_in_filter(node.iter, _STEPS)
+        creates = (
+            isinstance(node, nodes.Concat)
+            or (isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice))
+            or (
+                isinstance(node, nodes.Filter)
+                and node.name not in _SMALL_FILTERS
+                and not node.name.startswith("\0")
+            )
+        )
+        return _wrap_in_filter(node, _RESULT) if creates else node
 
 
 def _wrap_in_filter(node: nodes.Expr, name: str) -> nodes.Filter:
-    wrapped = nodes.Filter(node, name, [], [], None, None)
-    wrapped.lineno = node.lineno
-    return wrapped
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 _UNBOUNDED = (
@@ -300,47 +282,54 @@ _UNBOUNDED = (
 
 
 def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template is too simple to need a meter.
+    """Returns whether a parsed template is too simple to need a meter, which costs time.
 
     Such a template has no loop, macro, call or operation. It also has no filter whose result may be
     larger than the input, and no filter that applies another filter.
     """
     filters = {node.name for node in tree.find_all(nodes.Filter)}
     return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
-        {*GROWING_FILTERS, "map"}
+        {*_ESTIMATES, "map"}
     )
 
 
-def add_counting(tree: nodes.Template) -> None:
-    """Changes a parsed template so that the meter counts its iterations and results."""
-    _Metering().visit(tree)
-
-
-def add_filters(filters: dict[str, Any]) -> None:
-    """Adds the filters that metered templates need to Jinja's filters."""
-    filters[_STEPS], filters[_RESULT] = _steps, _result
-    for name in GROWING_FILTERS:
-        filters[name] = count_filter(name, filters[name])
-
-
-_running = threading.local()
-
-
-@contextlib.contextmanager
-def use_meter(meter: Meter) -> Iterator[None]:
-    """Makes `concat` use this meter during a `with` block, in the current thread."""
-    before = getattr(_running, "meter", None)
-    _running.meter = meter
-    try:
-        yield
-    finally:
-        _running.meter = before
-
-
-def concat(pieces: Iterable[str]) -> str:
+def _concat(pieces: Iterable[str]) -> str:
     """Counts the output of a macro or block, then joins it."""
     pieces = list(pieces)
-    meter = getattr(_running, "meter", None)
-    if meter is not None:
-        meter.take(sum(map(len, pieces)))
+    _running.meter.take(sum(map(len, pieces)))
     return "".join(pieces)
+
+
+class MeteredEnvironment(sandbox.SandboxedEnvironment):
+    """Jinja's sandbox for the user's own templates. The meter limits their resources."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+    concat = staticmethod(_concat)
+
+    def call_binop(
+        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
+    ) -> Any:
+        """Computes an operation, whose estimated size is counted before."""
+        _running.meter.operation(operator, left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def call(
+        self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Calls a function, and counts the size of its result."""
+        meter = _running.meter
+        owner = getattr(callee, "__self__", getattr(callee, "__wrapped__", None))
+        owner = getattr(owner, "__self__", owner)  # the sandbox wraps `format`
+        arguments = (*args, *kwargs.values())
+        if isinstance(owner, str):
+            meter.estimated(callee.__name__, owner, arguments)
+        elif isinstance(owner, list | dict):
+            for value in arguments:
+                meter.result(value)
+        return meter.result(super().call(context, callee, *args, **kwargs))
+
+    def add_counting_filters(self) -> None:
+        """Adds the filters that metered templates need."""
+        self.filters |= {_STEPS: _steps, _RESULT: _result}
+        for name in _ESTIMATES.keys() & self.filters.keys():
+            self.filters[name] = _count_filter(name, self.filters[name])

@@ -27,19 +27,17 @@ differs from promptsource as follows:
   text at the top level of the row.) We have 199,774 rows of T0's datasets, and no row contains
   `|||`.
 * Text that is not valid Unicode (half of a surrogate pair) is an error.
-* A row is never changed. If a template changes a list inside its row (`{{ words.append("x") }}`),
-  the template changes a copy of the row. The copy is created when the first such call is detected
-  (`_Environment.call`).
+* A row is never changed. If a template calls a method that might change a list inside its row
+  (`{{ words.append("x") }}`), the template gets a copy of each row (`_may_change_rows`).
 
 Rows must be mappings with string keys.
 """
 
-import copy
 import math
 import random
-import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -49,18 +47,18 @@ from jinja2 import meta, nodes, sandbox
 from jinja2.filters import do_truncate
 
 from t0.errors import UserError
-from t0.prompts import budget, unlabeled
-from t0.prompts.prepared_rows import (
+from t0.prompts import budget
+from t0.prompts.separators import (
     PIPE_PROTECTOR,
+    SEPARATOR,
     PreparedRow,
-    holds_separator,
     prepared,
     protect_row,
     protect_value,
-    remove_hyphens,
+    remove_targets,
+    until_separator,
 )
 from t0.prompts.templates import Template
-from t0.prompts.unlabeled import SEPARATOR
 
 STREAM = "\0stream"
 """The variable that holds the row's `random.Random`. No column can have this name."""
@@ -68,15 +66,12 @@ STREAM = "\0stream"
 _HIDES = "\0hides"
 """The variable that holds the row's function `hides`, if there is one (see `PreparedRow`)."""
 
-_CHANGEABLE = "\0changeable"
-"""The variable that holds the ids of the row's mutable objects, which must not be changed.
-
-If the template renders a copy of the row, there are no such ids.
-"""
-
-# Methods of lists and dicts that do not change them.
-_READS = frozenset(("copy", "count", "fromkeys", "get", "index", "items", "keys", "values"))
-_METHODS = (types.BuiltinMethodType, types.MethodType, types.MethodDescriptorType)
+# Methods of texts, lists and dicts that change nothing.
+_READS = frozenset(
+    ("capitalize", "copy", "count", "endswith", "find", "format", "get", "index", "isdigit",
+     "items", "join", "keys", "lower", "lstrip", "replace", "rstrip", "split", "splitlines",
+     "startswith", "strip", "title", "upper", "values")
+)  # fmt: skip
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names
 LONGEST_PRINTED = 2048
@@ -241,91 +236,24 @@ def _read_labels(tree: nodes.Template) -> None:
         node.arg.lineno = node.lineno
 
 
-_OWN: Mapping[str, Any] = {_CHANGEABLE: frozenset()}
+def _may_change_rows(tree: nodes.Template) -> bool:
+    """Returns whether a parsed template may call a method that changes a list or dict of its row.
 
-
-class _ChangesRow(Exception):
-    """Raised when a template is about to change a row that is not a copy."""
-
-
-def _find_changeable(values: Iterable[Any]) -> frozenset[int]:
-    """Returns the ids of all mutable objects in a row."""
-    ids = set()
-    rest = list(values)
-    while rest:
-        value = rest.pop()
-        if isinstance(value, str | int | float | bytes | None):
-            continue
-        ids.add(id(value))
-        if isinstance(value, Mapping):
-            rest.extend(value.values())
-        elif isinstance(value, list | tuple):
-            rest.extend(value)
-    return frozenset(ids)
-
-
-class _Environment(sandbox.SandboxedEnvironment):
-    """Jinja's sandbox, which also prevents a template from changing a row.
-
-    A template can change an object only by calling a method. Every call goes through `call`,
-    however the template obtained the method.
+    A template can change an object only by calling a method. All calls are counted, except calls of
+    `range`, `zip` and methods in `_READS`. But if the template makes dicts, the name of a method in
+    `_READS` may also be a key with another method.
     """
+    makes_dicts = next(tree.find_all(nodes.Dict), None) is not None
 
-    def call(
-        self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
-    ) -> Any:
-        owner = getattr(callee, "__self__", None)
-        if (
-            type(owner) is not str
-            and isinstance(callee, _METHODS)
-            and not (isinstance(owner, list | dict) and callee.__name__ in _READS)
-        ):
-            _check_change(context, owner, (*args, *kwargs.values()))
-        return super().call(context, callee, *args, **kwargs)
+    def is_harmless(callee: nodes.Expr) -> bool:
+        if isinstance(callee, nodes.Name):
+            return callee.name in ("range", "zip")
+        return isinstance(callee, nodes.Getattr) and callee.attr in _READS and not makes_dicts
+
+    return not all(is_harmless(call.node) for call in tree.find_all(nodes.Call))
 
 
-def _check_change(context: jinja2.runtime.Context, owner: Any, arguments: Sequence[Any]) -> None:
-    """Raises `_ChangesRow` if a method of `owner` may change the row."""
-    variables = context.parent
-    if _CHANGEABLE not in variables:
-        values = (value for name, value in variables.items() if name != "answer_choices")
-        variables[_CHANGEABLE] = _find_changeable(values)
-    ids = variables[_CHANGEABLE]
-    # In `dict.clear(row)`, the method has no owner, and the row is an argument. A method may also
-    # call a function that it receives as an argument, as in `[row].sort(key=dict.clear)`.
-    touched = arguments if owner is None else (owner,)
-    if ids and (any(id(value) in ids for value in touched) or any(map(callable, arguments))):
-        raise _ChangesRow
-
-
-class _MeteredEnvironment(_Environment):
-    """The environment of the user's own templates. A `budget.Meter` limits their resources."""
-
-    intercepted_binops = frozenset(("+", "*", "**", "%"))
-    concat = staticmethod(budget.concat)
-
-    def call_binop(
-        self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any
-    ) -> Any:
-        context.parent[budget.METER].operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
-
-    def call(
-        self, context: jinja2.runtime.Context, callee: Any, /, *args: Any, **kwargs: Any
-    ) -> Any:
-        meter = context.parent[budget.METER]
-        owner = getattr(callee, "__self__", getattr(callee, "__wrapped__", None))
-        owner = getattr(owner, "__self__", owner)  # the sandbox wraps `format`
-        arguments = (*args, *kwargs.values())
-        if isinstance(owner, str):
-            meter.text_method(owner, callee.__name__, arguments)
-        elif isinstance(owner, list | dict):
-            for value in arguments:
-                meter.result(value)
-        return meter.result(super().call(context, callee, *args, **kwargs))
-
-
-def _make_environment(kind: type[_Environment]) -> _Environment:
+def _make_environment(kind: type[sandbox.SandboxedEnvironment]) -> sandbox.SandboxedEnvironment:
     environment = kind()
     environment.globals["zip"] = zip
     del environment.globals["lipsum"]
@@ -333,65 +261,44 @@ def _make_environment(kind: type[_Environment]) -> _Environment:
         choice=_choice, random=_random, most_frequent=_most_frequent, highlight=_highlight
     )
     environment.filters |= {_INDEX_FILTER: _index, _CUT_FILTER: _truncate}
-    if kind is _MeteredEnvironment:
-        budget.add_filters(environment.filters)
     return environment
+
+
+ENVIRONMENT = _make_environment(sandbox.SandboxedEnvironment)
+_METERED = _make_environment(budget.MeteredEnvironment)
+_METERED.add_counting_filters()
 
 
 class _PrintsNested(Exception):
-    """Raised when a template prints a list or an object."""
+    """Raised when a template prints a list or an object of a row from `_mark_nested`."""
 
 
-def _refuse_nested(value: Any) -> Any:
-    if isinstance(value, list | tuple | Mapping):
-        raise _PrintsNested
-    return value
+def _refuse_to_print(value: Any) -> str:
+    raise _PrintsNested
 
 
-ENVIRONMENT = _make_environment(_Environment)
-_METERED = _make_environment(_MeteredEnvironment)
+class _MarkedDict(dict[Any, Any]):
+    __repr__ = _refuse_to_print
 
 
-def _make_checking() -> _Environment:
-    """Returns an environment that raises `_PrintsNested` if a template prints a nested value."""
-    environment = _make_environment(_Environment)
-    environment.finalize = _refuse_nested
-    join, string = environment.filters["join"], environment.filters["string"]
+class _MarkedList(list[Any]):
+    __repr__ = _refuse_to_print
 
-    @jinja2.pass_eval_context
-    def checked_join(context: Any, items: Any, d: Any = "", attribute: Any = None) -> str:
-        items = [*items] if attribute else [*map(_refuse_nested, items)]
-        return join(context, items, d, attribute)
-
-    environment.filters |= {"join": checked_join, "string": lambda v: string(_refuse_nested(v))}
-    return environment
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        return _MarkedList(item) if isinstance(index, slice) else item
 
 
-_CHECKING = _make_checking()
-
-
-def _build(tree: nodes.Template, environment: _Environment) -> jinja2.Template:
-    """Compiles a parsed template.
-
-    This function does not use `from_string`, because `from_string` wraps the globals in a ChainMap.
-    Copying the ChainMap for each row takes more than half of the rendering time of a short
-    template.
-    """
-    code = environment.compile(tree)
-    return jinja2.Template.from_code(environment, code, environment.globals)
+def _mark_nested(value: Any) -> Any:
+    """Returns a copy of a value whose lists and dicts raise `_PrintsNested` when printed."""
+    if isinstance(value, Mapping):
+        return _MarkedDict({key: _mark_nested(item) for key, item in value.items()})
+    return _MarkedList(map(_mark_nested, value)) if isinstance(value, list | tuple) else value
 
 
 def _draws_at_random(tree: nodes.Template) -> bool:
     """Returns whether a parsed template needs a random stream (`STREAM`)."""
     return any(node.name in _RANDOM_FILTERS for node in tree.find_all(nodes.Filter))
-
-
-def _reads_names(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template reads or sets any name, including Jinja's names.
-
-    If a template uses no name and makes no random draw, it prints the same text for every row.
-    """
-    return next(tree.find_all(nodes.Name), None) is not None
 
 
 NO_LABEL = "<NO LABEL>"
@@ -409,23 +316,23 @@ class _Program(NamedTuple):
     Attributes:
       code: the compiled template.
       is_random: whether the template makes random draws.
-      is_constant: whether the template prints the same text for every row.
+      is_constant: whether the template prints the same text for every row. This is the case if it
+        uses no name and makes no random draw.
+      changes_rows: whether the template may change a list or dict of its row.
       limits: the limits for one row; None for a template that needs no meter.
     """
 
     code: jinja2.Template
     is_random: bool
     is_constant: bool
+    changes_rows: bool
     limits: budget.Limits | None
 
     def render(self, variables: Mapping[str, Any], *, labeled: bool = True) -> str:
-        read = iter if labeled else unlabeled.until_separator
-        if self.limits is None:
-            return "".join(read(self.code.root_render_func(self.code.new_context(variables))))
-        meter = budget.Meter(self.limits)
-        context = self.code.new_context({**variables, budget.METER: meter})
-        with budget.use_meter(meter):
-            return "".join(meter.collect(read(self.code.root_render_func(context))))
+        meter = self.limits and budget.start_meter(self.limits)
+        pieces = self.code.root_render_func(self.code.new_context(variables))
+        pieces = pieces if labeled else until_separator(pieces)
+        return "".join(meter.collect(pieces) if meter else pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,13 +367,9 @@ class CompiledTemplate:
     def __init__(self, template: Template, seed_name: str = "") -> None:
         self.template = template
         self.seed_name = seed_name
-        self._changes_rows = False
 
     def __reduce__(self) -> tuple[type, tuple[Template, str]]:
         return CompiledTemplate, (self.template, self.seed_name)
-
-    def __repr__(self) -> str:
-        return f"CompiledTemplate({self.template.name!r}, seed_name={self.seed_name!r})"
 
     def compile(self) -> "CompiledTemplate":
         """Compiles the template now and returns `self`.
@@ -494,7 +397,8 @@ class CompiledTemplate:
           UserError: rendering fails.
         """
         self.compile()  # here, because a message about a syntax error must not name the row
-        return self._render_with_copy(self._choice_list, row, row_index)
+        with self._failures(row, row_index):
+            return self._choice_list(self._variables(row, row_index))
 
     def example(
         self, row: Mapping[str, Any], row_index: int = 0, *, labeled: bool = True
@@ -519,14 +423,8 @@ class CompiledTemplate:
         texts, choices, cut = self._render(row, row_index, labeled=labeled)
         if len(texts) != 2 or not texts[0]:
             return None
-        try:
-            "".join((*texts, *(choices or ()))).encode()
-        except UnicodeEncodeError as error:
-            half = UserError(
-                f"it renders {error.object[error.start]!r}, half of a surrogate pair, which is "
-                "not valid Unicode; write the complete character in the template or the row"
-            )
-            raise self._failure(row, row_index, half) from error
+        with self._failures(row, row_index):
+            "".join((*texts, *(choices or ()))).encode()  # fails for half of a surrogate pair
         return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
 
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
@@ -537,43 +435,14 @@ class CompiledTemplate:
         """
         if not any(isinstance(value, list | tuple | Mapping) for value in row.values()):
             return False
+        variables = self._variables(prepared(row), row_index)
+        variables = {name: _mark_nested(value) for name, value in variables.items()}
         try:
-            row = prepared(row)
-            variables = self._variables(copy.deepcopy(dict(row)), row_index) | _OWN
             choices = self._choice_list(variables)
-            variables["answer_choices"] = choices and protect_value(choices)
-            for program in self._checks:
-                program.render(variables)
+            self._body.render(variables | {"answer_choices": _mark_nested(choices), _CUTS: []})
         except _PrintsNested:
             return True
         return False
-
-    def keeps_separators(self, row: Mapping[str, Any]) -> bool:
-        """Returns whether promptsource would split this row's text where this class does not.
-
-        Promptsource would split at a `|||` in a list or an object that the template reads, and at a
-        `|||` in the text of a choice.
-        """
-        row = remove_hyphens(row)
-        of_choices = self._columns_of("answer_choices")
-        return any(
-            holds_separator(row.get(name))
-            for name in self.columns
-            if name in of_choices or not isinstance(row.get(name), str)
-        )
-
-    @cached_property
-    def _checks(self) -> list[_Program]:
-        """Programs for choices and body that raise `_PrintsNested` if they print a nested value."""
-        sources = filter(None, (self.template.answer_choices, self.template.jinja))
-        programs = []
-        for tree in map(_CHECKING.parse, sources):
-            is_random = _draws_at_random(tree)
-            if not self.template.published:
-                _read_labels(tree)
-            tree.set_environment(_CHECKING)
-            programs.append(_Program(_build(tree, _CHECKING), is_random, False, None))
-        return programs
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
@@ -589,7 +458,7 @@ class CompiledTemplate:
         if program is None or program.is_random or self._columns_of("answer_choices"):
             return None
         try:
-            return _split(program.render(_OWN))
+            return _split(program.render({}))
         except Exception as error:
             raise UserError(
                 f"{self._label}: its answer_choices fail: {type(error).__name__}: {error}"
@@ -607,15 +476,15 @@ class CompiledTemplate:
 
         A row without a label needs only these columns.
         """
-        tree = ENVIRONMENT.parse(self._source("jinja"))
-        unlabeled.remove_targets(tree.body)
+        tree = self._parse("jinja")
+        remove_targets(tree.body)
         names = meta.find_undeclared_variables(tree) - {"answer_choices"}
         return self._columns_of("answer_choices") | names
 
     @cached_property
     def is_random(self) -> bool:
         """Whether the body or the choices make random draws."""
-        return self._body.is_random or (self._choices is not None and self._choices.is_random)
+        return any(program.is_random for program in self._programs)
 
     def missing_columns(self, columns_of_data: Iterable[str]) -> list[str]:
         """Returns the sorted columns that the template reads but that the data does not have.
@@ -633,6 +502,10 @@ class CompiledTemplate:
     def _choices(self) -> _Program | None:
         return None if self.template.answer_choices is None else self._compile("answer_choices")
 
+    @cached_property
+    def _programs(self) -> list[_Program]:
+        return [self._body, *filter(None, [self._choices])]
+
     def _source(self, field: str) -> str:
         text = getattr(self.template, field) or ""
         if len(text) > budget.LONGEST_TEMPLATE and not self.template.published:
@@ -645,86 +518,85 @@ class CompiledTemplate:
             return text.replace("}}", end)
         return text
 
-    def _compile(self, field: str) -> _Program:
+    @contextmanager
+    def _compile_errors(self, field: str) -> Iterator[None]:
         try:
-            tree = ENVIRONMENT.parse(self._source(field))
-            is_random = _draws_at_random(tree)
-            is_constant = not is_random and not _reads_names(tree)
-            if field == "jinja" and self.template.truncate:
-                _count_cuts(tree)
-            bounded = self.template.published or budget.is_bounded(tree)
-            if not self.template.published:
-                _read_labels(tree)
-            if bounded:
-                tree.set_environment(ENVIRONMENT)
-                return _Program(_build(tree, ENVIRONMENT), is_random, is_constant, None)
-            budget.add_counting(tree)
-            tree.set_environment(_METERED)
-            limits = budget.Limits.configured()
-            return _Program(_build(tree, _METERED), is_random, is_constant, limits)
+            yield
         except jinja2.TemplateSyntaxError as error:
-            raise self._syntax_error(field, error) from error
+            # Remove the truncation code that this module inserted at `}}`, because the user did not
+            # write it.
+            message = str(error.message).replace(_TRUNCATION, "}}").replace(_UNCUT, "}}")
+            raise UserError(
+                f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
+            ) from error
         # The template may exceed the limits of Python's compiler or of recursion.
         except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
-            raise self._too_large(field, error) from error
+            raise UserError(
+                f"{self._label}: its {field} cannot be compiled ({type(error).__name__}: "
+                f"{error!s:.100}); make it shorter, or nest it less"
+            ) from error
+
+    def _parse(self, field: str) -> nodes.Template:
+        with self._compile_errors(field):
+            return ENVIRONMENT.parse(self._source(field))
+
+    def _compile(self, field: str) -> _Program:
+        with self._compile_errors(field):
+            tree, published = self._parse(field), self.template.published
+            is_random = _draws_at_random(tree)
+            is_constant = not is_random and next(tree.find_all(nodes.Name), None) is None
+            changes_rows = _may_change_rows(tree)
+            if field == "jinja" and self.template.truncate:
+                _count_cuts(tree)
+            if not published:
+                _read_labels(tree)
+            is_metered = not published and not budget.is_bounded(tree)
+            if is_metered:
+                budget.Metering().visit(tree)
+            environment = _METERED if is_metered else ENVIRONMENT
+            tree.set_environment(environment)
+            # This function does not use `from_string`, which wraps the globals in a ChainMap.
+            # Copying it for each row takes half of the rendering time of a short template.
+            code = jinja2.Template.from_code(
+                environment, environment.compile(tree), environment.globals
+            )
+        limits = budget.Limits.configured() if is_metered else None
+        return _Program(code, is_random, is_constant, changes_rows, limits)
 
     def _columns_of(self, field: str) -> frozenset[str]:
-        try:
-            tree = ENVIRONMENT.parse(self._source(field))
-            return frozenset(meta.find_undeclared_variables(tree))
-        except jinja2.TemplateSyntaxError as error:
-            raise self._syntax_error(field, error) from error
-        except (RecursionError, MemoryError, SyntaxError, OverflowError, ValueError) as error:
-            raise self._too_large(field, error) from error
+        with self._compile_errors(field):
+            return frozenset(meta.find_undeclared_variables(self._parse(field)))
 
     def _render(
         self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
         self.compile()  # here, because a message about a syntax error must not name the row
-        return self._render_with_copy(
-            lambda variables: self._render_texts_and_choices(variables, labeled), row, row_index
-        )
-
-    def _render_texts_and_choices(
-        self, variables: dict[str, Any], labeled: bool
-    ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
-        if "answer_choices" in variables:
-            raise UserError(
-                "the data has a column 'answer_choices', a name that templates use for the "
-                "rendered choices; rename the column"
-            )
-        choices = self._choice_list(variables)
-        # Pass a copy, because a template can change the list that it receives.
-        variables["answer_choices"] = None if choices is None else protect_value(choices)
-        cuts = variables[_CUTS] = []
-        text = self._body.render(variables, labeled=labeled)
-        return _split(text), choices, tuple(cuts)
-
-    def _render_with_copy(
-        self, render: Callable[[dict[str, Any]], Any], row: Mapping[str, Any], row_index: int
-    ) -> Any:
-        """Renders with the row's variables. If the template changes them, renders with a copy."""
-        hides = {_HIDES: row.hides} if getattr(row, "hides", None) else {}
-        try:
-            if not self._changes_rows:
-                try:
-                    return render(self._variables(row, row_index) | hides)
-                except _ChangesRow:
-                    self._changes_rows = True
-            # Create the variables again from a copied row, with a new random stream, so that the
-            # draws start from the beginning.
-            return render(self._variables(copy.deepcopy(dict(row)), row_index) | _OWN | hides)
-        except Exception as error:
-            raise self._failure(row, row_index, error) from error
+        with self._failures(row, row_index):
+            variables = self._variables(row, row_index)
+            if "answer_choices" in variables:
+                raise UserError(
+                    "the data has a column 'answer_choices', a name that templates use for the "
+                    "rendered choices; rename the column"
+                )
+            choices = self._choice_list(variables)
+            # Pass a copy, because a template can change the list that it receives.
+            variables["answer_choices"] = None if choices is None else protect_value(choices)
+            cuts = variables[_CUTS] = []
+            text = self._body.render(variables, labeled=labeled)
+            return _split(text), choices, tuple(cuts)
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.
 
         In the texts of the row, separators are replaced by `PIPE_PROTECTOR`.
         """
-        variables = dict(row) if isinstance(row, PreparedRow) else protect_row(row)
+        changes_rows = any(program.changes_rows for program in self._programs)
+        is_shared = isinstance(row, PreparedRow) and not changes_rows
+        variables = dict(row) if is_shared else protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
+        if getattr(row, "hides", None):
+            variables[_HIDES] = row.hides
         if self.is_random:
             variables[STREAM] = random.Random(f"{self.seed_name}\0{row_index}")
         return variables
@@ -750,26 +622,17 @@ class CompiledTemplate:
         where = f"{self.template.where}: " if self.template.where else ""
         return f"{where}template '{self.template.name}'"
 
-    def _syntax_error(self, field: str, error: jinja2.TemplateSyntaxError) -> UserError:
-        # Remove the truncation code that this module inserted at `}}`, because the user did not
-        # write it.
-        message = str(error.message).replace(_TRUNCATION, "}}").replace(_UNCUT, "}}")
-        return UserError(
-            f"{self._label}: its {field} is not valid Jinja, line {error.lineno}: {message}"
-        )
-
-    def _too_large(self, field: str, error: Exception) -> UserError:
-        return UserError(
-            f"{self._label}: its {field} cannot be compiled ({type(error).__name__}: "
-            f"{error!s:.100}); make it shorter, or nest it less"
-        )
-
-    def _failure(self, row: Mapping[str, Any], row_index: int, error: Exception) -> UserError:
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        return UserError(
-            f"{self._label} failed on row {row_index}: {kind}{str(error).rstrip('.')}. "
-            f"The row's columns: {', '.join(map(str, row))}."
-        )
+    @contextmanager
+    def _failures(self, row: Mapping[str, Any], row_index: int) -> Iterator[None]:
+        """Turns every error into a UserError that names the template and the row."""
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            raise UserError(
+                f"{self._label} failed on row {row_index}: {kind}{str(error).rstrip('.')}. "
+                f"The row's columns: {', '.join(map(str, row))}."
+            ) from error
 
 
 def _split(text: str) -> list[str]:

@@ -61,22 +61,17 @@ def templates_root() -> Path:
     try:
         version = importlib.metadata.version("promptsource")
     except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"T0's prompts come from promptsource {PROMPTSOURCE_VERSION}, which is not installed. "
-            f"Run: {_INSTALL}"
-        ) from None
+        version = None
     if version != PROMPTSOURCE_VERSION:
+        installed = f"promptsource {version}" if version else "no promptsource"
         raise UserError(
-            f"promptsource {version} is installed, but T0 was made with {PROMPTSOURCE_VERSION}. "
-            "Later versions changed answer choices, metrics and flags of T0's own prompts and "
-            "added tasks, so scores and mixtures would not be T0's. "
-            f"Run: {_INSTALL}"
+            f"{installed} is installed, but T0's prompts and tasks are those of promptsource "
+            f"{PROMPTSOURCE_VERSION}. Run: {_INSTALL}"
         )
     spec = importlib.util.find_spec("promptsource")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
-        root = Path(folder) / "templates"
-        if root.is_dir():
-            return root
+        if (Path(folder) / "templates").is_dir():
+            return Path(folder) / "templates"
     raise UserError(
         f"promptsource {version} is installed without its templates folder. "
         f"Run: {_INSTALL} --force-reinstall"
@@ -191,10 +186,6 @@ class _Tagged(NamedTuple):
     fields: dict[str, Any]
 
 
-class _Metadata(dict):
-    """A `!TemplateMetadata` node; the type distinguishes it from an untagged mapping."""
-
-
 class _Loader(SAFE_LOADER):
     """A safe loader that accepts promptsource's two tags and rejects repeated keys."""
 
@@ -219,7 +210,7 @@ _Loader.add_constructor(
     ),
 )
 _Loader.add_constructor(
-    "!TemplateMetadata", lambda loader, node: _Metadata(loader.construct_mapping(node, deep=True))
+    "!TemplateMetadata", lambda loader, node: loader.construct_mapping(node, deep=True)
 )
 
 
@@ -281,9 +272,7 @@ def _template(
     fields = entry.fields
     label = f"{where}: template '{fields.get('name', key)}'"
     _check(fields, _TEMPLATE_KEYS, label)
-    metadata = fields.get("metadata", _Metadata())
-    if not isinstance(metadata, _Metadata):
-        raise UserError(f"{label}: write `metadata: !TemplateMetadata` before its fields.")
+    metadata = fields.get("metadata", {})
     _check(metadata, _METADATA_KEYS, f"{label}, metadata")
     metrics = tuple(metadata.get("metrics") or ())
     if not all(isinstance(metric, str) for metric in metrics):

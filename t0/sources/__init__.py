@@ -12,13 +12,13 @@
 | `schema` | split sizes and columns of T0's datasets; conversion of later copies; withheld labels |
 | `documents` | the document that belongs to a row, such as a passage |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
-| `texts`, `instructions`, `questions`, `translations` | the data of the recipes |
+| `texts`, `instructions`, `questions` | the data of the recipes, also parallel sentences |
 
 Importing this package does not import TensorFlow. pyarrow is imported when a parquet or Arrow file
 is opened. The `datasets` library is imported when data on the hub is needed.
 """
 
-from t0.sources.documents import document_column, document_key, documents_in_rows
+from t0.sources.documents import document_column, document_key
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
 from t0.sources.own_data import OwnDataset, OwnMixture, find_own_datasets, find_own_mixtures
 from t0.sources.readers import SKIP_VARIABLE, skip_bad_rows
@@ -43,7 +43,6 @@ __all__ = [
     "data_dirs",
     "document_column",
     "document_key",
-    "documents_in_rows",
     "features",
     "find_own_datasets",
     "find_own_mixtures",

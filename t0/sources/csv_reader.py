@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
 from t0.progress import count_units
-from t0.sources.readers import LARGEST_LINE, too_long
+from t0.sources.readers import LARGEST_LINE, Rest, read_range, too_long
 from t0.sources.schema import Features
 
 TAB = "\t"
@@ -78,13 +78,6 @@ class _Start(NamedTuple):
     names: tuple[str, ...]
 
 
-class _Scan(NamedTuple):
-    """The facts found by reading a whole file: the numeric columns' indices and the row count."""
-
-    numeric: tuple[int, ...]
-    num_rows: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Csv:
     """One csv or tsv file.
@@ -103,9 +96,7 @@ class Csv:
     delimiter: str = ","
     features: Features | None = None
     numbers: bool = True
-    _rest: list[tuple[int, Iterator[Record]]] = dataclasses.field(
-        default_factory=list, compare=False, repr=False
-    )
+    _rest: Rest[Record] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_rest": []}
@@ -116,7 +107,7 @@ class Csv:
 
     def count(self) -> int:
         """Returns the number of rows; the first call reads the whole file."""
-        return self._scan.num_rows
+        return self._scan[1]
 
     def rows(self, start: int, stop: int | None) -> Iterator[dict[str, Any]]:
         """Yields the rows from `start` up to `stop`. A column has the same type in the whole file.
@@ -125,19 +116,12 @@ class Csv:
           UserError: a row has too many or too few cells, or a quote is misplaced.
         """
         # The scan checks the whole file before the first row is yielded.
-        names, numeric = self.columns(), [self.columns()[i] for i in self._scan.numeric]
-        if stop is not None and stop <= start:
-            return
-        at, records = self._rest.pop() if self._rest else (0, self._records())
-        if at > start:
-            at, records = 0, self._records()
-        for _, cells in itertools.islice(records, start - at, None if stop is None else stop - at):
+        names, numeric = self.columns(), [self.columns()[i] for i in self._scan[0]]
+        for _, cells in read_range(self._rest, self._records, start, stop):
             row: dict[str, Any] = dict(zip(names, cells, strict=True))
             for name in numeric:
                 row[name] = number(row[name])
             yield row
-        if stop is not None:
-            self._rest[:] = [(stop, records)]
 
     @functools.cached_property
     def _start(self) -> _Start:
@@ -173,8 +157,8 @@ class Csv:
         return start._replace(names=tuple(names))
 
     @functools.cached_property
-    def _scan(self) -> _Scan:
-        """Reads the file once to check it, count its rows and find the numeric columns."""
+    def _scan(self) -> tuple[list[int], int]:
+        """The indices of the numeric columns, and the number of rows; the file was checked."""
         unknown = [i for i, name in enumerate(self.columns()) if name not in (self.features or {})]
         has_number = dict.fromkeys(unknown if self.numbers else (), False)
         num_rows = 0
@@ -187,7 +171,7 @@ class Csv:
                         del has_number[column]
                     else:
                         has_number[column] = True
-        return _Scan(tuple(i for i, has in has_number.items() if has), num_rows)
+        return [i for i, has in has_number.items() if has], num_rows
 
     def _records(self) -> Iterator[Record]:
         return itertools.islice(self._all_records(self._start), 1, None)
@@ -297,7 +281,10 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
         try:
             cells = next(records, None)
         except csv.Error as error:
-            raise _misplaced_quote("".join(taken), delimiter, at, error) from None
+            unclosed = "end of data" in str(error)
+            why = "a quote is never closed" if unclosed else f"text follows a quote ({error})"
+            fault = f"in the row that begins here, {why}. {_REMEDY}"
+            raise MalformedLineError(at, fault) from None
         if cells is None:
             break
         if cells:
@@ -385,33 +372,6 @@ class _SwallowedRows:
             "a quoted cell that begins here contains lines that look like rows. Is its quote a "
             f"mistake? {_REMEDY}",
         )
-
-
-def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
-    """Returns the error for a misplaced quote in a record that starts on line `at`."""
-    boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
-
-    def line_from(offset: int) -> str:
-        return repr(_LINE_END.split(text[offset : offset + 30])[0])
-
-    def fault(offset: int, words: str) -> MalformedLineError:
-        line = at + len(_LINE_END.findall(text, 0, offset))
-        return MalformedLineError(line, f"{words}. {_REMEDY}")
-
-    offset = 0
-    while offset < len(text):
-        if text[offset] == '"':
-            closed = _QUOTED.match(text, offset)
-            if not closed:
-                return fault(offset, f"the quote before {line_from(offset + 1)} is never closed")
-            offset = closed.end()
-            if offset < len(text) and not boundary.match(text, offset):
-                escaped = text[offset - 2] == "\\"
-                why = ' (a quote inside a cell is written "", not \\")' if escaped else ""
-                return fault(offset, f"text follows a closing quote: {line_from(offset)}{why}")
-        match = boundary.search(text, offset)
-        offset = match.end() if match else len(text)
-    return fault(0, f"cannot be read: {error}")
 
 
 class _Lines:

@@ -28,8 +28,8 @@ from t0.sources.readers import FORMATS, TEXT_FORMATS
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
-# The separator between folders. The colon in gs:// is not a separator.
-_SEPARATOR = re.compile(re.escape(os.pathsep) + "(?!//)")
+# The separators between folders. The colon in gs:// is not a separator.
+_SEPARATOR = re.compile(f",|{re.escape(os.pathsep)}(?!//)")
 
 
 def data_dirs() -> list[Path]:
@@ -61,16 +61,10 @@ def set_data_dirs(paths: str | Path | Iterable[str | Path]) -> None:
 
 def _names(text: str) -> list[str]:
     """Splits a text at separators and commas. The name of an existing folder is not split."""
-    if not text.strip():
-        return []
-    if "://" not in text and Path(text.strip()).expanduser().is_dir():
-        return [text.strip()]
-    pieces = [piece.strip() for piece in _SEPARATOR.split(text)]
-    names = []
-    for piece in pieces:
-        whole = "://" not in piece and Path(piece).expanduser().is_dir()
-        names += [piece] if whole else [name.strip() for name in piece.split(",")]
-    return [name for name in names if name]
+    text = text.strip()
+    if text and "://" not in text and Path(text).expanduser().is_dir():
+        return [text]
+    return [name.strip() for name in _SEPARATOR.split(text) if name.strip()]
 
 
 def _existing(names: list[str]) -> list[Path]:

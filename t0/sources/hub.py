@@ -225,14 +225,8 @@ class HubTexts:
     def __init__(
         self, repo: str, config: str | None, *, splits: tuple[str, ...], column: str = "text"
     ) -> None:
-        self.repo, self.config, self.column = repo, config, column
-        self._splits = splits
-        self._stream = functools.cache(self._open)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the dataset's splits."""
-        return self._splits
+        self.repo, self.config, self.column, self.splits = repo, config, column, splits
+        self._stream = functools.cache(functools.partial(open_stream, repo, config))
 
     def shards(self, split: str) -> tuple[HubShard, ...]:
         """Returns the files of a split.
@@ -260,6 +254,3 @@ class HubTexts:
                 )
             if text.strip():
                 yield text
-
-    def _open(self, split: str) -> Any:  # noqa: ANN401
-        return open_stream(self.repo, self.config, split)

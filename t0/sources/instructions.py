@@ -35,6 +35,7 @@ from t0.sources.readers import check_unicode, without_bad_rows
 _LISTS = {"train": "train_tasks.txt", "validation": "dev_tasks.txt", "test": "test_tasks.txt"}
 _FOLDERS = ("splits/default", "splits")
 _LANGUAGES = ("Input_language", "Output_language", "Instruction_language")
+_SIDES = ("input", "output")
 # The number of instances of each test task that Tk-Instruct evaluates.
 TEST_INSTANCES = 100
 
@@ -156,17 +157,14 @@ def read_task(folder: Path, name: str) -> Task:
     # one string.
     if isinstance(definition, list):
         definition = definition[0] if definition else None
-    if not isinstance(definition, str):
-        raise UserError(f"{where}: 'Definition' must be a text or a list of texts.")
-    categories = content.get("Categories")
-    if not isinstance(categories, list) or not categories or not isinstance(categories[0], str):
-        raise UserError(f"{where}: 'Categories' must be a list of texts, got {categories!r:.60}.")
-    instances = content.get("Instances")
-    if not isinstance(instances, list) or not instances:
-        raise UserError(
-            f"{where}: the task has no instances. Copy it again, or remove '{name}' from the lists "
-            "in splits/."
-        )
+    categories, instances = content.get("Categories"), content.get("Instances")
+    for key, is_valid, expected in (
+        ("Definition", isinstance(definition, str), "a text or a list of texts"),
+        ("Categories", _holds_texts(categories), "a list of texts"),
+        ("Instances", isinstance(instances, list) and instances, "a list of instances"),
+    ):
+        if not is_valid:
+            raise UserError(f"{where}: '{key}' must be {expected}, got {content.get(key)!r:.60}.")
     return Task(
         name=name,
         category=categories[0],
@@ -222,7 +220,12 @@ def choose(
         bare = dataclasses.replace(task, instances=())
         chosen.append([(bare, instance) for instance in selected])
     if not chosen:
-        raise UserError(_explain_no_tasks(lists[split], names, left_out, languages))
+        reasons = "; ".join(f"{len(tasks)} {why}" for why, tasks in left_out.items())
+        raise UserError(
+            f"{lists[split]}: none of its {len(names)} tasks can be used: "
+            f"{reasons or 'the list is empty'}. Tasks must be in {', '.join(languages)} (gin: "
+            "sni.languages) and their files must exist."
+        )
     # The tasks take turns, so that the first instances of a split come from many tasks.
     turns = itertools.zip_longest(*chosen)
     instances = [item for turn in turns for item in turn if item is not None]
@@ -242,16 +245,6 @@ def _choose_instances(
     return task.instances[: min(most, per_task if per_task is not None else most)]
 
 
-def _explain_no_tasks(
-    path: Path, names: Sequence[str], left_out: Mapping[str, Sequence[str]], languages: Sequence
-) -> str:
-    reasons = "; ".join(f"{len(tasks)} {why}" for why, tasks in left_out.items())
-    return (
-        f"{path}: none of its {len(names)} tasks can be used: {reasons or 'the list is empty'}. "
-        f"Tasks must be in {', '.join(languages)} (gin: sni.languages) and their files must exist."
-    )
-
-
 def _names(path: Path) -> list[str]:
     with reading(path, UnicodeError):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -269,19 +262,21 @@ def _path(folder: Path, name: str) -> Path | None:
 def _read_demonstrations(
     content: Mapping[str, Any], key: str, where: Path | None
 ) -> tuple[Demonstration, ...]:
-    demonstrations = []
-    for number, entry in enumerate(content.get(key) or ()):
-        if not isinstance(entry, dict) or not all(
-            isinstance(entry.get(key_part), str) for key_part in ("input", "output")
-        ):
+    demonstrations = content.get(key) or ()
+    for number, entry in enumerate(demonstrations):
+        if not isinstance(entry, dict) or not _holds_texts([entry.get(k) for k in _SIDES]):
             raise UserError(
                 f"{where}: '{key}' {number} must have the texts 'input' and 'output', got "
                 f"{entry!r:.80}."
             )
-        demonstrations.append(
-            Demonstration(entry["input"], entry["output"], entry.get("explanation"))
-        )
-    return tuple(demonstrations)
+    return tuple(
+        Demonstration(entry["input"], entry["output"], entry.get("explanation"))
+        for entry in demonstrations
+    )
+
+
+def _holds_texts(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(x, str) for x in value)
 
 
 def _read_instance(entry: object, where: str, default_id: str) -> Instance:
@@ -289,8 +284,7 @@ def _read_instance(entry: object, where: str, default_id: str) -> Instance:
     outputs = entry.get("output") if isinstance(entry, dict) else None
     if isinstance(outputs, str):
         outputs = [outputs]
-    is_valid = isinstance(outputs, list) and outputs and all(isinstance(x, str) for x in outputs)
-    if not is_valid or not isinstance(entry.get("input"), str):
+    if not _holds_texts(outputs) or not isinstance(entry.get("input"), str):
         raise UserError(
             f"{where} must have a text 'input' and a list of texts 'output', got {entry!r:.80}."
         )

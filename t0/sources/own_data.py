@@ -113,7 +113,10 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
     """
     mixtures: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):
-        for name, entry in (_read_mixtures(path) if path.is_file() else {}).items():
+        content = read_yaml(path, kind="file of mixtures") if path.is_file() else {}
+        if not isinstance(content, dict):
+            raise UserError(f"{path}: expected {_FORM}, got {type(content).__name__}.")
+        for name, entry in content.items():
             if name in mixtures:
                 raise UserError(
                     f"{path}: the mixture '{name}' is also in {mixtures[name].path}. Rename one."
@@ -156,10 +159,6 @@ def _resolve_names(
         status = path.stat()
     templates = _read_templates(path, status.st_mtime_ns, status.st_size)
     if templates.dataset:
-        if (name, subset) != (templates.dataset, templates.subset):
-            _print_other_name(
-                path, _format_title(name, subset), templates.dataset, templates.subset
-            )
         name, subset = templates.dataset, templates.subset
     else:
         subset = templates.subset or subset
@@ -169,16 +168,6 @@ def _resolve_names(
     if subset is not None:
         checked_name(subset, "subset", path)
     return folder, name, subset, templates
-
-
-@functools.lru_cache(maxsize=256)  # prints only one note for each file
-def _print_other_name(path: Path, folder: str, name: str, subset: str | None) -> None:
-    task = "_".join(filter(None, (name, subset)))
-    print(
-        f"note: {path} is for the dataset {_format_title(name, subset)} because of its key "
-        f"'dataset', not for {folder}, its folder's name: its tasks begin with {task}_",
-        file=sys.stderr,
-    )
 
 
 @functools.lru_cache(maxsize=256)
@@ -208,41 +197,28 @@ def _format_title(name: str, subset: str | None) -> str:
     return f"'{name}/{subset}'" if subset else f"'{name}'"
 
 
-def _read_mixtures(path: Path) -> dict:
-    content = read_yaml(path, kind="file of mixtures")
-    if not isinstance(content, dict):
-        raise UserError(
-            f"{path}: expected a mapping from mixture names to {{tasks: [...], rate: ...}}, got"
-            f" {type(content).__name__}."
-        )
-    return content
-
-
 def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
     where = f"{path}: mixture '{name}'"
-    if not isinstance(name, str) or not isinstance(entry, dict):
-        raise UserError(f"{where}: expected a name and a mapping {{tasks: [...], rate: ...}}.")
-    unknown = [key for key in entry if key not in ("tasks", "rate")]
-    if unknown:
-        raise UserError(f"{where}: unknown key '{unknown[0]}'. Known: tasks, rate.")
-    tasks = entry.get("tasks")
-    if not isinstance(tasks, list) or not tasks or not all(isinstance(t, str) for t in tasks):
+    if not isinstance(name, str) or not isinstance(entry, dict) or entry.keys() - _KEYS:
+        raise UserError(f"{where}: expected {_FORM}, got {reprlib.repr(entry)}.")
+    tasks, rate = entry.get("tasks"), entry.get("rate", "examples")
+    try:
+        patterns = [re.compile(pattern).pattern for pattern in tasks]
+        if not patterns or isinstance(tasks, str):
+            raise ValueError("expected a list")
+    except (re.error, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise UserError(
-            f"{where}: the key 'tasks' must be a list of regular expressions for task names, got"
-            f" {reprlib.repr(tasks)}."
-        )
-    for pattern in tasks:
-        try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError) as error:
-            raise UserError(
-                f"{where}: key 'tasks': '{pattern:.80}' is not a regular expression: {error}."
-            ) from error
-    rate = entry.get("rate", "examples")
+            f"{where}: the key 'tasks' must be a list of regular expressions for task names, got "
+            f"{reprlib.repr(tasks)} ({error})."
+        ) from error
     number = isinstance(rate, int | float) and not isinstance(rate, bool)
     if rate != "examples" and not (number and 0 < rate <= sys.float_info.max):
         raise UserError(
             f"{where}: the key 'rate' must be 'examples' or a number above 0, got"
             f" {reprlib.repr(rate)}."
         )
-    return OwnMixture(name, tuple(tasks), rate, path)
+    return OwnMixture(name, tuple(patterns), rate, path)
+
+
+_KEYS = {"tasks", "rate"}
+_FORM = "mixture names with {tasks: [regular expressions], rate: examples or a number}"

@@ -1,4 +1,4 @@
-"""Reads questions and answers from the formats of question answering datasets.
+"""Reads questions and answers, and parallel sentences, from the usual formats of datasets.
 
     splits = question_splits(Path("qa/squad"))      # {"train": SplitFile(...), "validation": ...}
     for question in read_questions(splits["validation"]):
@@ -16,6 +16,16 @@ A column `id` is optional. Some collections, such as collections of causal quest
 columns with the suffix `_processed`. For example, if there is a column `question_processed`, it is
 used instead of `question`. If a question has no answers, the question cannot be answered from its
 context (SQuAD 2.0).
+
+Parallel sentences train and evaluate translation:
+
+    splits = folder_splits(Path("mt"))               # {"train": SplitFile(...), ...}
+    languages(splits["train"])                       # ("en", "de"), read from the first row
+    next(read_pairs(splits["train"], "en", "de"))    # ("Good morning.", "Guten Morgen.")
+
+Their rows have one of two forms. The first form is `{"translation": {"en": "...", "de": "..."}}`,
+as on the Hugging Face hub. In the second form, the row has a column for each language, whose name
+is the language code. In csv and tsv files, only the second form is possible.
 """
 
 import dataclasses
@@ -28,6 +38,7 @@ from typing import Any
 from t0.errors import UserError
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
 from t0.sources.readers import (
+    Reader,
     checked_row,
     read_document,
     reader_for,
@@ -102,15 +113,19 @@ def read_questions(split_file: SplitFile) -> Iterator[Question]:
 def count_questions(split_file: SplitFile) -> int:
     """Returns the number of questions in a file."""
     if split_file.kind != "jsonl" or read_document(split_file.path) is None:
-        return reader_for(split_file.kind, (split_file.path,), numbers=False).count()
+        return _open_reader(split_file).count()
     return sum(1 for _ in _read_rows(split_file))
+
+
+def _open_reader(split_file: SplitFile) -> Reader:
+    return reader_for(split_file.kind, (split_file.path,), numbers=False)
 
 
 def _read_rows(split_file: SplitFile) -> Iterator[Mapping[str, Any]]:
     where = str(split_file.path)
     document = read_document(split_file.path) if split_file.kind == "jsonl" else None
     if document is None:
-        yield from reader_for(split_file.kind, (split_file.path,), numbers=False).rows(0, None)
+        yield from _open_reader(split_file).rows(0, None)
         return
     rows = (
         row
@@ -193,3 +208,62 @@ def _read_answers(value: Any, where: str) -> tuple[str, ...]:  # noqa: ANN401
             f"{value!r:.60}."
         )
     return tuple(texts)
+
+
+_NESTED = "translation"
+# The pattern of ISO 639 codes, which may have a region or a script: en, pt-BR, zh_Hans.
+_CODE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]{2,4})?")
+
+
+def languages(split_file: SplitFile) -> tuple[str, ...]:
+    """Returns the language codes of a file's first row; an empty tuple if the file is empty.
+
+    Raises:
+      UserError: the file cannot be read, or has columns for fewer than two languages.
+    """
+    for row in _open_reader(split_file).rows(0, 1):
+        texts = row.get(_NESTED, row)
+        if isinstance(texts, Mapping):
+            codes = tuple(name for name in texts if _CODE.fullmatch(name))
+            if len(codes) > 1:
+                return codes
+        raise UserError(
+            f"{split_file.path}: has columns for fewer than two languages; its columns: "
+            f"{', '.join(row)}. Rows must be "
+            'like {"translation": {"en": "...", "de": "..."}} or have columns such as en and de.'
+        )
+    return ()
+
+
+def read_pairs(split_file: SplitFile, source: str, target: str) -> Iterator[tuple[str, str]]:
+    """Yields the sentence pairs of a file.
+
+    Args:
+      split_file: the file.
+      source: the code of the first language.
+      target: the code of the second language.
+
+    Raises:
+      UserError: a row has no text in one of the languages. The message names the row and the
+        language.
+    """
+    for number, row in enumerate(_open_reader(split_file).rows(0, None)):
+        texts = row.get(_NESTED, row)
+        sides = [_read_side(texts, language) for language in (source, target)]
+        if None in sides:
+            missing = source if sides[0] is None else target
+            raise UserError(
+                f"{split_file.path}, row {number} (the first is 0): has no text for the language "
+                f"'{missing}', got {row!r:.80}."
+            )
+        yield sides[0], sides[1]
+
+
+def count_pairs(split_file: SplitFile) -> int:
+    """Returns the number of rows in a file."""
+    return _open_reader(split_file).count()
+
+
+def _read_side(texts: Any, language: str) -> str | None:  # noqa: ANN401 (a cell of a file)
+    value = texts.get(language) if isinstance(texts, Mapping) else None
+    return value if isinstance(value, str) else None

@@ -27,9 +27,9 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
@@ -94,18 +94,38 @@ def reader_for(
     return arrow_readers.Arrow(paths if kind == "arrow" else arrow_readers.saved_shards(paths[0]))
 
 
+Item = TypeVar("Item")
+# The state after the last range that was read: (index of the next item, remaining items).
+Rest = list[tuple[int, Iterator[Item]]]
+
+
+def read_range(
+    rest: Rest[Item], open_items: Callable[[], Iterator[Item]], start: int, stop: int | None
+) -> Iterator[Item]:
+    """Yields the items from `start` up to `stop`.
+
+    If the range starts where the range in `rest` ended, reading continues at that position. So
+    reading a file range by range takes no longer than reading it in one call.
+    """
+    if stop is not None and stop <= start:
+        return
+    at, items = rest.pop() if rest else (0, open_items())
+    if at > start:
+        at, items = 0, open_items()
+    yield from itertools.islice(items, start - at, None if stop is None else stop - at)
+    if stop is not None:
+        rest[:] = [(stop, items)]
+
+
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
     """A file of JSON Lines, or a file with one JSON document. The file may be gzipped.
 
-    If a range of rows starts where the previous range ended, reading continues at that position. So
-    reading a file range by range takes no longer than reading it in one call.
+    If a range of rows starts where the previous range ended, reading continues at that position.
     """
 
     path: Path
-    # The state after the last range that was read: (index of the next row, remaining items, number
-    # of the file's first item, object in the first item).
-    _rest: list[tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]] = dataclasses.field(
+    _rest: Rest[tuple[int, Any]] = dataclasses.field(
         default_factory=list, compare=False, repr=False
     )
 
@@ -114,9 +134,7 @@ class JsonLines:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the keys of the first object; an empty tuple if the file is empty."""
-        for number, item in self._items():
-            return tuple(self._parse(number, item))
-        return ()
+        return tuple(self._first[1]) if next(self._items(), None) else ()
 
     def count(self) -> int:
         """Returns the number of rows, without parsing lines."""
@@ -128,20 +146,12 @@ class JsonLines:
         Raises:
           UserError: a line is not a JSON object, or has an extra or missing column.
         """
-        if stop is not None and stop <= start:
-            return
-        at, items, first_number, first = self._rest.pop() if self._rest else self._start()
-        if at > start:
-            at, items, first_number, first = self._start()
-        for number, item in itertools.islice(
-            items, start - at, None if stop is None else stop - at
-        ):
+        for number, item in read_range(self._rest, self._items, start, stop):
             row = self._parse(number, item)
-            if row.keys() != first.keys():
-                raise self._wrong_columns(number, row, first, first_number)
+            first_number, names = self._first
+            if row.keys() != names:
+                raise self._wrong_columns(number, row, names, first_number)
             yield row
-        if stop is not None:
-            self._rest[:] = [(stop, items, first_number, first)]
 
     def check(self) -> None:
         """Checks that no row contains half of a surrogate pair, without parsing most lines.
@@ -153,13 +163,11 @@ class JsonLines:
             if _is_bad(item):
                 self._parse(number, item)
 
-    def _start(self) -> tuple[int, Iterator[tuple[int, Any]], int, dict[str, Any]]:
-        """Returns the state at the start of the file, in the form of the entries of `_rest`."""
-        items = self._items()
-        first = next(items, None)
-        if first is None:
-            return 0, items, 0, {}
-        return 0, itertools.chain([first], items), first[0], self._parse(*first)
+    @functools.cached_property
+    def _first(self) -> tuple[int, KeysView[str]]:
+        """The number of the first object, and its keys; the file must have rows."""
+        number, item = next(self._items())
+        return number, self._parse(number, item).keys()
 
     @functools.cached_property
     def _document_rows(self) -> list[Any] | None:
@@ -201,7 +209,7 @@ class JsonLines:
         return parsed_line(where, item) if isinstance(item, bytes) else checked_row(where, item)
 
     def _wrong_columns(
-        self, number: int, row: dict[str, Any], first: dict[str, Any], first_number: int
+        self, number: int, row: dict[str, Any], first: KeysView[str], first_number: int
     ) -> UserError:
         missing = [f"has no column '{name}'" for name in first if name not in row]
         extra = [f"has a column '{name}'" for name in row if name not in first]
@@ -395,7 +403,7 @@ def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, A
     """
     if not isinstance(row, dict):
         raise UserError(
-            f"{where}: got a JSON {_JSON_NAMES[type(row)]}, expected an object such as"
+            f"{where}: got {row!r:.40}, expected an object such as"
             ' {"text": "...", "label": 0}. Write one row on each line (JSON Lines), or one list of '
             "rows."
         )
@@ -418,13 +426,3 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
             "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
             f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
         )
-
-
-_JSON_NAMES = {
-    list: "list",
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-}

@@ -36,7 +36,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from t0.errors import UserError, unknown_name
+from t0.errors import unknown_name
 from t0.files.untrusted import parsed_json
 from t0.prompts import is_missing, whole_number
 
@@ -52,17 +52,11 @@ def split_sizes(dataset: str, subset: str | None = None) -> dict[str, int]:
     Raises:
       UserError: the dataset or the subset is not one of T0's.
     """
-    sizes = _facts("splits")
-    if dataset not in sizes:
-        raise unknown_name(
-            "dataset", dataset, sizes, "Split sizes are recorded for T0's own datasets only."
-        )
-    name = subset or DEFAULT_SUBSET
-    if name not in sizes[dataset]:
-        raise UserError(
-            f"unknown subset '{name}' of dataset '{dataset}'."
-            f" Recorded: {', '.join(sizes[dataset])}."
-        )
+    sizes, name = _facts("splits"), subset or DEFAULT_SUBSET
+    if name not in sizes.get(dataset, ()):
+        names = [f"{other}/{subset}" for other, subsets in sizes.items() for subset in subsets]
+        hint = f"Its subsets: {', '.join(sizes[dataset])}." if dataset in sizes else ""
+        raise unknown_name("dataset of T0", f"{dataset}/{name}", names, hint)
     return dict(sizes[dataset][name])
 
 
@@ -240,7 +234,6 @@ class Drift:
         this copy.
       label_names: T0's name of a column -> the copy's label names, for the columns in which the
         copy's labels have a different order.
-      why: the origin and the effects of the difference.
     """
 
     dataset: str
@@ -248,28 +241,26 @@ class Drift:
     found_as: tuple[str, str | None]
     columns: dict[str, str]
     label_names: dict[str, tuple[str, ...]]
-    why: str
 
 
 DRIFTS = (
+    # The hub re-ordered and renamed the labels in 2022: 50 fine ones, each with its coarse one
+    # before a colon, where there were 47 (desc and other were one class across coarse ones).
     Drift(
         dataset="trec",
         subset=None,
         found_as=("trec", None),
         columns={"coarse_label": "label-coarse", "fine_label": "label-fine", "text": "text"},
         label_names={"label-coarse": _TREC_COARSE, "label-fine": _TREC_FINE},
-        why="The hub re-ordered and renamed the labels in 2022: 50 fine ones, each with its coarse"
-        " one before a colon, where there were 47 (desc and other were one class across coarse"
-        " ones).",
     ),
+    # The same rows, order and labels (0: entailment) in both benchmarks; 6 of the 277 validation
+    # rows differ in quotation marks.
     Drift(
         dataset="super_glue",
         subset="rte",
         found_as=("glue", "rte"),
         columns={"sentence1": "premise", "sentence2": "hypothesis", "idx": "idx", "label": "label"},
         label_names={},
-        why="The same rows, order and labels (0: entailment) in both benchmarks; 6 of the 277"
-        " validation rows differ in quotation marks.",
     ),
 )
 

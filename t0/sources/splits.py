@@ -39,8 +39,6 @@ from t0.sources.schema import (
     row_view,
 )
 
-_SHOWN = 6
-
 
 @dataclasses.dataclass(frozen=True)
 class SplitRows:
@@ -219,44 +217,28 @@ def without_absent(
     Raises:
       UserError: data is missing, and `skip` is False or no task is left.
     """
-    reasons: dict[tuple[str, str | None, str], str | None] = {}
-    absent: dict[str, list[str]] = {}
-    present = []
+    absent: dict[tuple[str, ...], list[str]] = {}
+    present, opened, reason = [], set(), ""
     for name, source in sources.items():
-        if source is None:
-            present.append(name)
-            continue
-        key = (source.dataset, source.subset, source.split_mapping[split])
-        if key not in reasons:
-            reasons[key] = _explain_absence(source, split)
-        if reasons[key] is None:
-            present.append(name)
-        else:
-            title = "/".join(filter(None, key[:2])) + f", {key[2]}"
-            absent.setdefault(title, []).append(name)
+        key = source and (source.dataset, source.subset or "", source.split_mapping[split])
+        if key and key not in opened and key not in absent:
+            try:
+                source.open(split)
+                opened.add(key)
+            except AbsentData as error:
+                reason = reason or str(error)
+                absent[key] = []
+        absent.get(key, present).append(name)
+    titles = {"/".join(filter(None, key[:2])) + f", {key[2]}": absent[key] for key in absent}
     if absent and (not skip or not present):
-        first = next(reason for reason in reasons.values() if reason)
         advice = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
         raise UserError(
-            f"the data of {len(absent)} dataset(s) is not here: {_join_names(list(absent))}. "
-            f"{first}" + (advice if present else "")
+            f"the data of {len(absent)} dataset(s) is not here: {', '.join(titles)}. {reason}"
+            + (advice if present else "")
         )
-    for title, tasks in absent.items():
+    for title, tasks in titles.items():
         print(f"left out: {title}: no data here ({len(tasks)} tasks)", file=sys.stderr)
     return present
-
-
-def _explain_absence(source: SplitSource, split: str) -> str | None:
-    try:
-        source.open(split)
-    except AbsentData as error:
-        return str(error)
-    return None
-
-
-def _join_names(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def available_splits(dataset: str, subset: str | None = None) -> dict[str, str]:
@@ -286,16 +268,10 @@ def _make_absent_error(
     dirs: list[Path], dataset: str, subset: str | None, split: str, faults: list[str]
 ) -> AbsentData:
     names = [(dataset, subset), *other_names(dataset, subset)]
-    locations = [
-        f"{folder}"
-        for name, subset_name in names
-        for folder in folders_for(dirs, name, subset_name)
-    ]
+    locations = [f"{folder}" for name in names for folder in folders_for(dirs, *name)]
     if not dirs:
         locations.append(f"no data folder: neither --data_dir nor {DATA_DIR_VARIABLE} is set")
-    other_splits = sorted(
-        {name for subset_name in names for name in _list_local(dirs, *subset_name)}
-    )
+    other_splits = sorted({split for name in names for split in _list_local(dirs, *name)})
     example = (dirs[0] if dirs else Path("DIR")) / dataset / (subset or DEFAULT_SUBSET)
     lines = [
         f"no rows for the dataset '{dataset}', subset '{subset or DEFAULT_SUBSET}', split"

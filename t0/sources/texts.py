@@ -19,9 +19,9 @@ Compressed files and JSON documents are not divided, because they can only be re
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
@@ -71,20 +71,6 @@ class TextShard(NamedTuple):
         return f"{first.path}:{first.start}{more}"
 
 
-class Texts(Protocol):
-    """A dataset of documents, which has splits and is read shard by shard."""
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the splits."""
-
-    def shards(self, split: str) -> Sequence[object]:
-        """Returns the shards of a split in order. The text `str(shard)` of each shard is unique."""
-
-    def documents(self, shard: object) -> Iterator[str]:
-        """Yields the documents of a shard in order. Blank documents are left out."""
-
-
 class FolderTexts:
     """The text files of one folder.
 
@@ -100,16 +86,12 @@ class FolderTexts:
         self.folder = folder
         self._shard_bytes = shard_bytes
         self._files = split_files(folder)
+        self.splits = tuple(self._files)
         if not self._files:
             raise UserError(
                 f"{folder}: has no text files. Expected one document per line, as {FILE_PATTERN} "
                 '(JSON Lines have {"text": "..."} on each line; .gz may follow).'
             )
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The names of the splits."""
-        return tuple(self._files)
 
     def files(self, split: str) -> tuple[Path, ...]:
         """Returns the files of a split."""
@@ -211,7 +193,9 @@ def _documents(piece: Piece) -> Iterator[str]:
 def _texts_of_lines(piece: Piece) -> Iterator[str]:
     is_text = _ending(piece.path) == ".txt"
     lines = _lines(piece) if is_text else without_bad_rows(_lines(piece), piece.path)
-    text_of = _line_text if is_text else _line_field
+    text_of = (
+        _line_text if is_text else (lambda where, line: _field(where, parsed_line(where, line)))
+    )
     for start, line in lines:
         if not line.strip():
             continue
@@ -223,10 +207,6 @@ def _texts_of_lines(piece: Piece) -> Iterator[str]:
             text_of(f"{piece.path}, line {number}", line)
             raise
         yield text
-
-
-def _line_field(where: str, line: bytes) -> str:
-    return _field(where, parsed_line(where, line))
 
 
 def _line_text(where: str, line: bytes) -> str:

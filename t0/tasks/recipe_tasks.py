@@ -36,9 +36,9 @@ import numpy as np
 from t0.compat import gin, seqio, t5_preprocessors, tf
 from t0.errors import UserError, remembered
 from t0.sources.folders import SplitFile, files_of
-from t0.sources.questions import count_questions, read_questions
-from t0.sources.texts import FolderTexts, Texts
-from t0.sources.translations import count_pairs, read_pairs
+from t0.sources.hub import HubTexts
+from t0.sources.questions import count_pairs, count_questions, read_pairs, read_questions
+from t0.sources.texts import FolderTexts
 from t0.tasks.metrics import Bleu, squad_metrics
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource, Record
 from t0.tasks.vocabulary import default_vocabulary, t5_features, tokenised
@@ -97,7 +97,7 @@ class TextSource(OrderedSource):
       texts: the documents.
     """
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: FolderTexts | HubTexts) -> None:
         self.texts = texts
         super().__init__(splits=texts.splits)
 
@@ -161,7 +161,9 @@ OBJECTIVES: dict[str, tuple[tuple[Callable[..., Any], ...], bool]] = {
 }
 
 
-def pretraining_definitions(prefix: str, texts: Texts) -> dict[str, dict[str, Any]]:
+def pretraining_definitions(
+    prefix: str, texts: FolderTexts | HubTexts
+) -> dict[str, dict[str, Any]]:
     """Returns name -> keyword arguments of `seqio.TaskRegistry.add` for the tasks over `texts`.
 
     Args:

@@ -7,7 +7,7 @@ import pinned_catalogue
 import pytest
 
 from t0.catalogue.entries import datasets, exclusions
-from t0.catalogue.mixtures import RULES
+from t0.catalogue.listing import RULES
 
 TASKS = 971
 MEMBERS = {

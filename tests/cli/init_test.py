@@ -216,8 +216,11 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["films", "no.csv"], ["no.csv does not exist"]),
-        (["films", "x.txt"], ["rows are read from .jsonl, .json, .csv"]),
+        (["films", "no.csv"], ["no.csv: expected a file of rows"]),
+        (
+            ["films", "x.txt"],
+            ["x.txt: expected a file of rows, whose extension is one of .jsonl, .json, .csv"],
+        ),
         (["my films", "films.csv"], ["'my films' cannot be the name"]),
         (["sciq", "films.csv"], ["tasks of T0's own dataset sciq begin with it"]),
         (["super", "films.csv"], ["tasks of T0's own dataset super_glue begin with it"]),
@@ -335,7 +338,7 @@ def test_init_csv_stray_quote_is_refused_with_its_line(init, tmp_path):
     (tmp_path / "films.csv").write_text("\n".join(lines) + "\n")
     status, out, err = init("films", "films.csv")
     assert (status, out) == (2, "")
-    assert "films.csv, line 8: the quote before 'a dull film number 6,no'" in err
+    assert "films.csv, line 8: in the row that begins here, a quote is never closed" in err
     assert not (tmp_path / "films").exists()
 
 

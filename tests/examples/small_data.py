@@ -37,14 +37,14 @@ def lay_out(folder):
 
 def lay_out_quickstart(folder):
     """Writes the vocabulary and the trained datasets of `bin/quickstart`, with made-up rows."""
-    from t0.cli import quickstart_data
+    from t0.cli import quickstart
 
     for split in ("train", "validation"):
         rows = [_quickstart_rows(number, text) for number, text in enumerate(_texts(split)[:40])]
         for name in rows[0]:
             path = folder / "data" / name / f"{split}.jsonl"
             tiny_recipes.write_lines(path, [row[name] for row in rows])
-    (folder / "data" / "mixtures.yaml").write_text(quickstart_data.MIXTURES, encoding="utf-8")
+    (folder / "data" / "mixtures.yaml").write_text(quickstart.MIXTURES, encoding="utf-8")
     (folder / "vocabulary").mkdir()
     shutil.copy(TICKETS / "tickets.model", folder / "vocabulary" / "mini.model")
 

@@ -110,7 +110,7 @@ def own_folders(folder: Path) -> Callable[[st.DataObject], None]:
     _jsonl(dataset / "train.jsonl")
 
     def run(data: st.DataObject) -> None:
-        from t0.catalogue.mixtures import own_mixture_tasks
+        from t0.catalogue.listing import own_mixture_tasks
         from t0.sources.own_data import find_own_datasets, find_own_mixtures
 
         copy = data.draw(damaged_folder(folder / "whole", folder / "copy"))

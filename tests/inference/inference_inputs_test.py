@@ -64,7 +64,7 @@ def test_input_file_repeats_and_shards_keep_their_numbers(tmp_path):
         ("a.txt", b"\n \n", "a.txt is empty"),
         ("a.txt", b"w5\nw\xff\n", "a.txt, line 2: not UTF-8"),
         ("a.jsonl", b'{"inputs": "w5"}\n{"inp', "a.jsonl, line 2: not JSON"),
-        ("a.jsonl", b'["w5"]\n', r"a.jsonl, row 0 \(the first is 0\): got a JSON string"),
+        ("a.jsonl", b'["w5"]\n', r"a.jsonl, row 0 \(the first is 0\): got 'w5'"),
         ("a.json", b'{"inputs": ["w5", 5]}', r"row 1 \(the first is 0\): 'inputs' is 5"),
         ("a.jsonl", b'{"targets": "w5"}\n', "line 1: there is no 'inputs'"),
         ("a.jsonl", b'{"inputs": 5}\n', "line 1: 'inputs' is 5; wanted a text"),

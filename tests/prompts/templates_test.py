@@ -47,7 +47,7 @@ def test_promptsource_path_of_dataset_without_templates():
 
 def test_promptsource_missing_names_the_install_command(monkeypatch):
     version_is(monkeypatch, None)
-    with pytest.raises(UserError, match="not installed") as caught:
+    with pytest.raises(UserError, match="no promptsource is installed") as caught:
         templates.template_file_path("trec", None)
     assert COMMAND in str(caught.value)
 
@@ -57,7 +57,6 @@ def test_promptsource_of_another_version_is_refused(monkeypatch):
     with pytest.raises(UserError, match=r"promptsource 0\.2\.3 is installed.*0\.1\.0") as caught:
         templates.templates_root()
     assert COMMAND in str(caught.value)
-    assert "answer choices" in str(caught.value)
 
 
 def test_promptsource_without_templates_folder_is_refused(monkeypatch):
@@ -180,7 +179,6 @@ def test_template_file_without_templates_is_empty(tmp_path):
         (ENTRY + "    answer_choice: a\n", 3, ["'first'", "Did you mean 'answer_choices'"]),
         (ENTRY + "    answer_choices: yes\n", 3, ["answer_choices must be text or null", "True"]),
         (ENTRY + "    answer_choices: [a, b]\n", 3, ["answer_choices must be text", "list"]),
-        (ENTRY + "    metadata: {metrics: []}\n", 3, ["metadata: !TemplateMetadata"]),
         (ENTRY + "    metadata: !TemplateMetadata {metric: []}\n", 3, ["mean 'metrics'"]),
         (ENTRY + "    metadata: !TemplateMetadata {metrics: Accuracy}\n", 3, ["list of names"]),
         (ENTRY + "    metadata: !TemplateMetadata {metrics: [1]}\n", 3, ["list of names", "1"]),

@@ -41,11 +41,11 @@ def test_data_dirs_duplicate_folder_is_searched_once(two, monkeypatch):
     assert data_dirs() == two
 
 
-def test_data_dirs_folder_name_with_a_comma(two, tmp_path, monkeypatch):
+def test_data_dirs_folder_name_with_a_comma(tmp_path, monkeypatch):
     odd = tmp_path / "x,y"
     odd.mkdir()
-    monkeypatch.setenv("T0_DATA_DIR", f"{two[0]}{os.pathsep}{odd}")
-    assert data_dirs() == [two[0], odd]
+    monkeypatch.setenv("T0_DATA_DIR", str(odd))
+    assert data_dirs() == [odd]
 
 
 @pytest.mark.parametrize("as_given", [str, Path, lambda p: [p], lambda p: [str(p)]])

@@ -130,7 +130,7 @@ def test_natural_instructions_missing_split_lists_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"Instances": []}, "has no instances"),
+        ({"Instances": []}, "'Instances' must be a list of instances"),
         ({"Definition": None}, "'Definition' must be"),
         ({"Categories": []}, "'Categories' must be"),
         ({"Positive Examples": [{"input": "a"}]}, "'Positive Examples' 0 must have"),

@@ -82,7 +82,7 @@ def test_question_answering_stray_quotes(tmp_path):
         (f'"Who sang song {i}?', f'singer {i}"') for i in range(9)
     ]
     (tmp_path / "csv").mkdir()
-    with pytest.raises(UserError, match=r"test\.csv, line 3: the quote before 'How"):
+    with pytest.raises(UserError, match=r"test\.csv, line 3: in the row that begins here, a quote"):
         read(tmp_path / "csv", "test.csv", 'question,answer\nWhy?,So\n"How,Thus\n')
 
 
@@ -138,9 +138,9 @@ def test_question_answering_splits_from_file_names(tmp_path):
         ([{"question": "?", "context": 3, "answer": "a"}], "'context' must be"),
         ([{"question": "?", "answer": 3}], "'answer' must be a text, a list"),
         ([{"question": "?", "answer": [3]}], "'answer' must be a text, a list"),
-        (["?"], "row 0 (the first is 0): got a JSON string, expected an object"),
+        (["?"], "row 0 (the first is 0): got '?', expected an object"),
         ({"question": ["?"], "answer": []}, "its columns differ in length"),
-        ("3", "got a JSON number, expected an object"),
+        ("3", "got 3, expected an object"),
         ({"data": [{"paragraphs": [{"qas": []}, {"context": ""}]}]}, "has no 'qas'"),
         ('{"question": ', "not JSON"),
     ],

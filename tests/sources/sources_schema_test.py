@@ -22,7 +22,7 @@ def test_split_sizes_cannot_be_changed_from_outside():
 
 
 def test_split_sizes_unknown_dataset_suggests_the_nearest():
-    with pytest.raises(UserError, match="'super_glue'"):
+    with pytest.raises(UserError, match="'super_glue/cb'"):
         split_sizes("superglue", "cb")
     with pytest.raises(UserError, match=r"wsc\.fixed"):
         split_sizes("super_glue", "wsc")

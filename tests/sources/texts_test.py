@@ -105,7 +105,7 @@ def test_text_folder_byte_order_mark_and_missing_last_newline(tmp_path):
     ("line", "message"),
     [
         ('{"text": "half', r"line 3: not JSON .*it starts with '\{\"text\": \"half'"),
-        ('["text"]', "line 3: got a JSON list"),
+        ('["text"]', r"line 3: got \['text'\], expected"),
         ('{"body": "x", "id": 1}', "line 3: has no field 'text'; it has: body, id. Each line"),
         ('{"text": 7}', "line 3: the field 'text' is 7, expected a string"),
     ],

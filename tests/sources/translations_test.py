@@ -5,7 +5,7 @@ from tiny_recipes import PAIRS, write_lines
 
 from t0.errors import UserError
 from t0.sources.folders import SplitFile, folder_splits
-from t0.sources.translations import count_pairs, languages, read_pairs
+from t0.sources.questions import count_pairs, languages, read_pairs
 
 
 def found(folder, rows):
