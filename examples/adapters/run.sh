@@ -25,9 +25,9 @@ named() { # the three evaluations of a method, as t0 report wants them
 
 python -c 'if True:
   import pathlib, sys
-  from t0.cli import quickstart_data
-  quickstart_data.fetch(pathlib.Path(sys.argv[1]))
-  quickstart_data.train_vocabulary(pathlib.Path(sys.argv[1]))' "$quickstart"
+  from t0.cli import quickstart
+  quickstart.fetch(pathlib.Path(sys.argv[1]))
+  quickstart.train_vocabulary(pathlib.Path(sys.argv[1]))' "$quickstart"
 cached=(--engine=torch --module_import=t0.seqio_tasks --additional_task_cache_dirs="$out/cache")
 seqio_cache_tasks --module_import=t0.seqio_tasks --output_cache_dir="$out/cache" \
   --tasks=adapters_base --splits=train

@@ -281,10 +281,7 @@ def csv_records(lines: Iterable[str], delimiter: str, first: int = 1) -> Iterato
         try:
             cells = next(records, None)
         except csv.Error as error:
-            unclosed = "end of data" in str(error)
-            why = "a quote is never closed" if unclosed else f"text follows a quote ({error})"
-            fault = f"in the row that begins here, {why}. {_REMEDY}"
-            raise MalformedLineError(at, fault) from None
+            raise _misplaced_quote("".join(taken), delimiter, at, error) from None
         if cells is None:
             break
         if cells:
@@ -372,6 +369,33 @@ class _SwallowedRows:
             "a quoted cell that begins here contains lines that look like rows. Is its quote a "
             f"mistake? {_REMEDY}",
         )
+
+
+def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:
+    """Returns the error for a misplaced quote in a record that starts on line `at`."""
+    boundary = re.compile(rf"{re.escape(delimiter)}|\r\n|\r|\n")
+
+    def line_from(offset: int) -> str:
+        return repr(_LINE_END.split(text[offset : offset + 30])[0])
+
+    def fault(offset: int, words: str) -> MalformedLineError:
+        line = at + len(_LINE_END.findall(text, 0, offset))
+        return MalformedLineError(line, f"{words}. {_REMEDY}")
+
+    offset = 0
+    while offset < len(text):
+        if text[offset] == '"':
+            closed = _QUOTED.match(text, offset)
+            if not closed:
+                return fault(offset, f"the quote before {line_from(offset + 1)} is never closed")
+            offset = closed.end()
+            if offset < len(text) and not boundary.match(text, offset):
+                escaped = text[offset - 2] == "\\"
+                why = ' (a quote inside a cell is written "", not \\")' if escaped else ""
+                return fault(offset, f"text follows a closing quote: {line_from(offset)}{why}")
+        match = boundary.search(text, offset)
+        offset = match.end() if match else len(text)
+    return fault(0, f"cannot be read: {error}")
 
 
 class _Lines:

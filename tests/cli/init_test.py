@@ -338,7 +338,7 @@ def test_init_csv_stray_quote_is_refused_with_its_line(init, tmp_path):
     (tmp_path / "films.csv").write_text("\n".join(lines) + "\n")
     status, out, err = init("films", "films.csv")
     assert (status, out) == (2, "")
-    assert "films.csv, line 8: in the row that begins here, a quote is never closed" in err
+    assert "films.csv, line 8: the quote before 'a dull film number 6,no'" in err
     assert not (tmp_path / "films").exists()
 
 

@@ -316,12 +316,15 @@ def test_csv_reader_stray_quotes_never_swallow_rows(tmp_path, columns, places, e
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('a,b\n"x,1\ny,2\n', "line 2: in the row that begins here, a quote is never closed"),
-        ('a,b\n"1\n2","x\n', "line 2: in the row that begins here, a quote is never closed"),
-        ('a,b\nq,1\n"x" y,2\n', "line 3: in the row that begins here, text follows a quote"),
-        ('a,b\n"one\ntwo" y,2\n', "line 2: in the row that begins here, text follows a quote"),
-        ('a,b\n"x \\"y\\" z",2\n', "line 2: in the row that begins here, text follows a quote"),
-        ('a,b\n"x \\"",2\n"z",1\n', "line 2: in the row that begins here, text follows a quote"),
+        ('a,b\n"x,1\ny,2\n', "line 2: the quote before 'x,1"),
+        ('a,b\n"1\n2","x\n', "line 3: the quote before 'x"),
+        ('a,b\nq,1\n"x" y,2\n', "line 3: text follows a closing quote: ' y,2'"),
+        ('a,b\n"one\ntwo" y,2\n', "line 3: text follows a closing quote"),
+        (
+            'a,b\n"x \\"y\\" z",2\n',
+            "line 2: text follows a closing quote: 'y\\\\\" z\",2' (a quote",
+        ),
+        ('a,b\n"x \\"",2\n"z",1\n', "line 3: text follows a closing quote: 'z"),
         ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here contains lines that"),
         ('a,b\n1,"x\n2,y\n3,z\nu"\n', "line 2: a quoted cell that begins here"),
         ("a,b\n1\n", "line 2: has 1 cells instead of the 2"),

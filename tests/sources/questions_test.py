@@ -82,7 +82,7 @@ def test_question_answering_stray_quotes(tmp_path):
         (f'"Who sang song {i}?', f'singer {i}"') for i in range(9)
     ]
     (tmp_path / "csv").mkdir()
-    with pytest.raises(UserError, match=r"test\.csv, line 3: in the row that begins here, a quote"):
+    with pytest.raises(UserError, match=r"test\.csv, line 3: the quote before 'How"):
         read(tmp_path / "csv", "test.csv", 'question,answer\nWhy?,So\n"How,Thus\n')
 
 
