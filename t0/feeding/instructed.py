@@ -17,7 +17,7 @@ import numpy as np
 
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import denoising
+from t0.feeding import pretraining
 from t0.feeding.reading import CachedSource, ExampleBlock, key_of
 from t0.feeding.token_files import Ragged, slices
 
@@ -75,7 +75,7 @@ class InstructedSource:
                     "Cache it again (seqio_cache_tasks --overwrite)"
                 ) from error
             sequences = {
-                name: denoising.append_eos(ids, self.spec.eos[name], self.lengths[name])
+                name: pretraining.append_eos(ids, self.spec.eos[name], self.lengths[name])
                 for name, ids in (("inputs", inputs), ("targets", targets))
                 if name in self.lengths
             }
@@ -99,7 +99,7 @@ def join_parts(features: Mapping[str, Ragged], spec: InstructionSpec) -> tuple[R
     if not np.array_equal(sizes.sum(1), inputs.lengths):
         raise ValueError("the parts of a record do not add up to its inputs")
     fits = _select_parts(sizes, spec)
-    return denoising.select_masked(inputs, np.repeat(fits.ravel(), sizes.ravel())), fits
+    return pretraining.select_masked(inputs, np.repeat(fits.ravel(), sizes.ravel())), fits
 
 
 def draw_outputs(features: Mapping[str, Ragged], rng: np.random.Generator | None) -> Ragged:

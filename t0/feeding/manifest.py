@@ -31,7 +31,7 @@ from t0.config.specification import (
     to_json,
 )
 from t0.errors import UserError
-from t0.feeding.shards import Shard, find_shards
+from t0.feeding.reading import Shard, find_shards
 from t0.feeding.training_data import Position, TrainingData
 from t0.files import paths, write_whole, writing
 from t0.files.untrusted import parsed_json

@@ -23,7 +23,7 @@ from t0.compat import seqio, t5_preprocessors
 from t0.config.bindings import bound
 from t0.config.specification import InstructionSpec, ObjectiveSpec
 from t0.errors import UserError
-from t0.feeding import denoising
+from t0.feeding import pretraining
 from t0.tasks import instruction_steps
 
 # Parameter of T5's preprocessors that gin can bind -> its default.
@@ -142,7 +142,7 @@ def _span_corruption(
             f"with these spans, but run.sequence_length has {lengths['targets']}"
         )
     vocabulary = task.output_features["targets"].vocabulary
-    _, number = denoising.spans(np.array(segment), noise_density, mean_noise_span_length)
+    _, number = pretraining.spans(np.array(segment), noise_density, mean_noise_span_length)
     if number > (available := _count_sentinels(vocabulary)):
         raise UserError(
             f"task {task.name}: {int(number)} spans of {segment} tokens need a sentinel each, and "

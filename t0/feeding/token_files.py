@@ -79,12 +79,8 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     counts = []
     for file in files:
         counts.append(0)
-        for records in record_batches(file):
-            try:
-                decoded = ids_of(records, names)
-            except ValueError as error:
-                raise _unreadable(file, error) from error
-            counts[-1] += len(records)
+        for decoded in read_batches(file, names):
+            counts[-1] += len(decoded[names[0]].lengths)
             for name in names:
                 chunks[name].append(decoded[name])
     turns = reading_order(counts) if len(files) > 1 else None
@@ -101,13 +97,13 @@ def reading_order(counts: Sequence[int]) -> np.ndarray:
     return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
 
 
-def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
-    """Reads integer features of the first `count` records of a file; see `read_ids`."""
-    records = next(record_batches(file), [])[:count]
-    try:
-        return ids_of(records, names)
-    except ValueError as error:
-        raise _unreadable(file, error) from error
+def read_batches(file: str, names: Sequence[str]) -> Iterator[dict[str, Ragged]]:
+    """Yields the ids of a file's records, thousands of records at a time; see `read_ids`."""
+    for records in record_batches(file):
+        try:
+            yield ids_of(records, names)
+        except ValueError as error:
+            raise _unreadable(file, error) from error
 
 
 def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[bytes]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import denoising, instructed
+from t0.feeding import instructed, pretraining
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 
@@ -112,7 +112,7 @@ def _decode_instructions(
         for text, of_text, part_fits in zip(texts, sizes, fits, strict=True)
     ]
     sequences = {"inputs": inputs, "targets": instructed.draw_outputs(ids, None)}
-    ended = {name: denoising.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
+    ended = {name: pretraining.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
     return ended, [shown, outputs]
 
 

@@ -26,7 +26,7 @@ import shlex
 import signal
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -35,7 +35,7 @@ from t0.config.specification import Count, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import UserError, say
 from t0.feeding import manifest
-from t0.feeding.reading import ReadAhead
+from t0.feeding.reading import read_ahead
 from t0.feeding.training_data import is_of_earlier_version
 from t0.files import write_whole
 from t0.training import recorder
@@ -279,12 +279,12 @@ class Stepping:
             self._print(f"nothing to train: {reason}")
             return
         interval = self._options.log_every_steps or recorder.default_interval(total - first)
-        batches = ReadAhead(self._data.batches(self._size.rows, self._position))
+        batches = read_ahead(self._data.batches(self._size.rows, self._position))
         repeated = _REPEATED_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
         with (
             watched_signals(prints=self._prints, repeated_seconds=repeated) as received_signal,
             contextlib.closing(self._recording(first)) as recording,
-            batches,
+            contextlib.closing(batches),
         ):
             size = self._first_fields() if self._saved is None or first == 0 else {}
             if self._saved is None:
@@ -370,7 +370,7 @@ class Stepping:
         next_seconds = self._step_seconds + self._evaluating_seconds + self._saving_seconds
         return limit.verdict if self._engine.max_over_processes(limit.over(next_seconds)) else ""
 
-    def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
+    def _next(self, batches: Iterator[Any]) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
         try:
             return next(batches)
         except StopIteration:
