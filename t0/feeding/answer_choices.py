@@ -31,11 +31,11 @@ class ChoiceBlock(ExampleBlock):
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         group = self.order[index]
-        choices = [_tokens(self.features["targets"], record) for record in group]
+        choices = [self.features["targets"].sequence(record) for record in group]
         targets = np.zeros((len(choices), max(map(len, choices))), np.int32)
         for row, choice in zip(targets, choices, strict=True):
             row[: len(choice)] = choice
-        return {"inputs": _tokens(self.features["inputs"], group[0]), "targets": targets}
+        return {"inputs": self.features["inputs"].sequence(group[0]), "targets": targets}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +113,8 @@ class ChoiceSource:
 
     def _is_unambiguous(self, features: dict[str, Ragged], group: np.ndarray) -> bool:
         """Returns whether no wrong choice of an example has the same tokens as the right choice."""
-        inputs, *others = (_tokens(features["inputs"], record) for record in group)
-        right, *wrong = (_tokens(features["targets"], record) for record in group)
+        inputs, *others = (features["inputs"].sequence(record) for record in group)
+        right, *wrong = (features["targets"].sequence(record) for record in group)
         if not all(np.array_equal(inputs, other) for other in others):
             fault = "answer choices of one example with different inputs"
         elif not all(map(len, (right, *wrong))):
@@ -125,7 +125,3 @@ class ChoiceSource:
             f"task {self.name} has {fault}, which choice_losses cannot compare. Repair the task, "
             "or unset choice_losses"
         )
-
-
-def _tokens(ids: Ragged, record: int) -> np.ndarray:
-    return ids.values[ids.ends[record] : ids.ends[record + 1]]

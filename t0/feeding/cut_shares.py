@@ -56,14 +56,15 @@ def cut_notes(
     unknown: list[tuple[float, str]] = []
     measured = 0
     for task in tasks:
-        examples, count = _open_examples(task, split, use_cached=use_cached)
+        names = [name for name in lengths if name in task.output_features]
+        examples, count = _open_examples(task, split, names, use_cached=use_cached)
         if not (sample := [*itertools.islice(examples, count)]):
             continue
         measured += 1
-        for name in lengths:
-            share = _share(len(example.get(name, ())) > lengths[name] for example in sample)
+        for name in names:
+            share = _share(len(example[name]) > lengths[name] for example in sample)
             truncated += [(share, task.name, name)] if share else []
-        if "targets" in task.output_features:
+        if "targets" in names:
             share = _unknown_share(task, split, sample, examples)
             unknown += [(share, task.name)] if share else []
     if not measured:
@@ -97,7 +98,7 @@ def _share(answers: Iterator[bool]) -> float:
 
 
 def _open_examples(
-    task: seqio.Task, split: str, *, use_cached: bool
+    task: seqio.Task, split: str, names: Sequence[str], *, use_cached: bool
 ) -> tuple[Iterator[_Example], int]:
     """Returns (a task's examples, the number of examples to measure).
 
@@ -106,29 +107,29 @@ def _open_examples(
     """
     if task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]:
         if use_cached and task.cache_dir:
-            return _read_cached(task, split), _FROM_CACHE
+            return _read_cached(task, split, names), _FROM_CACHE
         if not use_cached and isinstance(task.source, PromptedSource):
-            return _render(task, split), _RENDERED
+            return _render(task, split, names), _RENDERED
     return iter(()), 0
 
 
-def _read_cached(task: seqio.Task, split: str) -> Iterator[_Example]:
+def _read_cached(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator[_Example]:
     """Yields the examples in the first file of a task's cache."""
-    names = [*task.output_features]
     # If no file is there, this is reported later, when the data is read.
-    for file in sorted(paths.names_like(task.cache_dir, f"{glob.escape(split)}.tfrecord-*"))[:1]:
+    for file in paths.names_like(task.cache_dir, f"{glob.escape(split)}.tfrecord-*")[:1]:
         for ids in token_files.read_batches(posixpath.join(task.cache_dir, file), names):
-            columns = [np.split(ids[name].values, ids[name].ends[1:-1]) for name in names]
-            yield from (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+            for number in range(len(ids[names[0]].lengths)):
+                yield {name: ids[name].sequence(number) for name in names}
 
 
-def _render(task: seqio.Task, split: str) -> Iterator[_Example]:
+def _render(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator[_Example]:
+    features = {name: task.output_features[name] for name in names}
     try:
         for record in task.source.records(split):
             yield {
                 name: feature.vocabulary.encode(record[name])
                 + [feature.vocabulary.eos_id] * feature.add_eos
-                for name, feature in task.output_features.items()
+                for name, feature in features.items()
             }
     finally:
         task.source.reports.pop(split, None)  # drop the report, which covers only these rows

@@ -1,6 +1,7 @@
 """Makes training examples of instruction tasks from their cache, in numpy.
 
-    source = InstructedSource(cached, spec, {"inputs": 1024, "targets": 128})
+    lengths = {"inputs": 1024, "targets": 128}
+    source = InstructedSource("sni_joke", files, 60, FEATURES, spec=spec, lengths=lengths)
     for block in source.blocks(epoch=0, first=0, seed=7):
         block[0]        # {"inputs": int32 [n], "targets": int32 [m]}
 
@@ -27,34 +28,17 @@ FEATURES = ("inputs", "part_tokens", "outputs", "output_tokens")
 _DRAWS = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class InstructedSource:
-    """The examples of an instruction task, as a `reading.ExampleSource`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InstructedSource(CachedSource):
+    """The examples of an instruction task. It reads the `FEATURES` of the task's cache.
 
     Attributes:
-      cached: the reader of the cache's `FEATURES`.
       spec: the parameters that turn records into examples.
       lengths: feature -> maximum number of tokens.
     """
 
-    cached: CachedSource
     spec: InstructionSpec
     lengths: Mapping[str, int]
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return self.cached.name
-
-    @property
-    def examples(self) -> int:
-        """The number of the split's examples."""
-        return self.cached.examples
-
-    @property
-    def cache(self) -> CachedSource:
-        """The cache. Each of its records gives one example."""
-        return self.cached
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
@@ -63,7 +47,7 @@ class InstructedSource:
           UserError: if a file cannot be read, or if its records do not belong to an instruction
             task.
         """
-        blocks = self.cached.blocks(epoch=epoch, first=first, seed=seed)
+        blocks = super().blocks(epoch=epoch, first=first, seed=seed)
         for number, block in enumerate(blocks, start=first):
             rng = np.random.default_rng([seed or 0, key_of(self.name), epoch, number, _DRAWS])
             try:

@@ -95,25 +95,18 @@ class LiveSource:
             )
             return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
 
-        examples: list[dict[str, np.ndarray]] = []
-        number = 0
-        for example in elements(make):
-            examples.append(example)
-            if len(examples) == BLOCK_EXAMPLES:
-                if number >= first:
-                    yield self._block(examples, epoch, number, seed)
-                examples, number = [], number + 1
-        if examples and number >= first:
-            yield self._block(examples, epoch, number, seed)
-
-    def _block(
-        self, examples: list[dict[str, np.ndarray]], epoch: int, number: int, seed: int | None
-    ) -> ExampleBlock:
-        ids = {}
-        for name in self.features:
-            sequences = [example[name] for example in examples]
-            ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
-        return ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
+        stream = elements(make)
+        for number in itertools.count():
+            examples = [*itertools.islice(stream, BLOCK_EXAMPLES)]
+            if not examples:
+                return
+            if number < first:
+                continue
+            ids = {}
+            for name in self.features:
+                sequences = [example[name] for example in examples]
+                ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
+            yield ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
 
 
 def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:

@@ -51,9 +51,6 @@ class CachedRecords(Sequence[dict[str, Value]]):
         self._files = _files(str(folder), split)
         self._begins: dict[int, np.ndarray] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_begins": self._begins}
-
     @functools.cached_property
     def _ends(self) -> list[int]:
         """For each file, its last record's number plus 1."""

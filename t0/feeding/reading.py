@@ -72,10 +72,7 @@ class ExampleBlock:
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         number = self.order[index]
-        return {
-            name: ids.values[ids.ends[number] : ids.ends[number + 1]]
-            for name, ids in self.features.items()
-        }
+        return {name: ids.sequence(number) for name, ids in self.features.items()}
 
 
 class ExampleSource(Protocol):
@@ -131,7 +128,8 @@ class CachedSource:
                 if not self._whole:
                     self._whole.append(self.read(self.files))
                 features = self._whole[0]
-            yield self._block(features, epoch, number, seed)
+            count = len(features[self.features[0]].lengths)
+            yield ExampleBlock(features, shuffled(self.name, epoch, number, seed, count))
 
     def _files_of_blocks(self, epoch: int, seed: int | None) -> list[list[int]]:
         """Returns, for each block of an epoch, the indices of its files."""
@@ -210,12 +208,6 @@ class CachedSource:
                 f"the cache of task {self.name}: {error}. To find all damage, use: "
                 f"t0 verify {folder}"
             ) from error
-
-    def _block(
-        self, features: dict[str, Ragged], epoch: int, number: int, seed: int | None
-    ) -> ExampleBlock:
-        count = len(features[self.features[0]].ends) - 1
-        return ExampleBlock(features, shuffled(self.name, epoch, number, seed, count))
 
 
 def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -> np.ndarray:

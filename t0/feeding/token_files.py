@@ -52,6 +52,10 @@ class Ragged(NamedTuple):
         """The sequences' lengths, int64 [sequences]."""
         return np.diff(self.ends)
 
+    def sequence(self, number: int) -> np.ndarray:
+        """Returns the tokens of a sequence, as a view."""
+        return self.values[self.ends[number] : self.ends[number + 1]]
+
 
 def slices(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
     """Returns slices of `values`. Slice i has `sizes[i]` tokens and begins at `starts[i]`."""

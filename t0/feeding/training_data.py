@@ -87,6 +87,8 @@ class TrainingData:
 
     Attributes:
       mixture: the stream of examples.
+      packed: whether several examples share a row.
+      filling: statistics about the packing of the last window; None before the first window.
       window_sizes: number of a window -> the number of its rows, for the windows that are known.
       choices: the largest number of answer choices of an example; None if examples have none.
     """
@@ -107,10 +109,10 @@ class TrainingData:
         self.choices = choices
         self._lengths = dict(lengths)
         self._seed = seed
-        self._pack = pack
+        self.packed = pack
         self._ends_in_eos = ends_in_eos
         self._window_rows = window_rows
-        self._filling: Filling | None = None
+        self.filling: Filling | None = None
         self._draws: int | None = None
         self.spec = spec
         self.window_sizes: dict[int, int] = {}
@@ -119,16 +121,6 @@ class TrainingData:
     def features(self) -> tuple[str, ...]:
         """The names of a batch's arrays."""
         return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
-
-    @property
-    def packed(self) -> bool:
-        """Whether several examples share a row."""
-        return self._pack
-
-    @property
-    def filling(self) -> Filling | None:
-        """Statistics about the packing of the last window; None before the first window."""
-        return self._filling
 
     def shares(self) -> list[TaskShare]:
         """Returns each task's share of the examples drawn so far, including the current window."""
@@ -162,25 +154,25 @@ class TrainingData:
         if position is not None:
             window, used, states = position["window"], position["row"], position["tasks"]
         current = self.window(window, states)
-        if used >= self._filling.rows:
+        if used >= self.filling.rows:
             raise UserError(
                 f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
-                f"{self._filling.rows:,} rows: the checkpoint is damaged, or the caches have "
+                f"{self.filling.rows:,} rows: the checkpoint is damaged, or the caches have "
                 "changed. Resume from an older checkpoint"
             )
         while True:
             portions, missing = [], rows
             while missing:
-                taken = min(missing, self._filling.rows - used)
+                taken = min(missing, self.filling.rows - used)
                 portions.append({name: x[used : used + taken] for name, x in current.items()})
                 used, missing = used + taken, missing - taken
-                if used == self._filling.rows:
+                if used == self.filling.rows:
                     window, used, states = window + 1, 0, self.mixture.states()
                     current = self.window(window, states)
             batch = {
                 name: np.concatenate([portion[name] for portion in portions]) for name in current
             }
-            examples = self._filling.examples * (window + used / self._filling.rows)
+            examples = self.filling.examples * (window + used / self.filling.rows)
             yield batch, dataclasses.asdict(_Position(window, used, examples, states))
 
     def locate(self, batches: int, rows: int, window: int = 0, row: int = 0) -> Position:
@@ -232,7 +224,7 @@ class TrainingData:
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
         """Returns the indices of the examples in each row of a window."""
-        if not self._pack:
+        if not self.packed:
             return [[number] for number in range(len(examples))]
         return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
 
@@ -245,11 +237,11 @@ class TrainingData:
             examples = self.examples_in(number, states)
         packed_rows = self._pack_rows(examples, number)
         self.window_sizes[number] = len(next(iter(packed_rows.values())))
-        self._filling = Filling(
+        self.filling = Filling(
             rows=self.window_sizes[number],
             examples=len(examples),
             filled={name: packing.filled_share(packed_rows, name) for name in self._lengths},
-            unknown=self._filling.unknown if self._filling else _share_of_unknown(examples),
+            unknown=self.filling.unknown if self.filling else _share_of_unknown(examples),
         )
         return packed_rows
 
@@ -265,14 +257,14 @@ class TrainingData:
             for name, length in self._lengths.items():
                 tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
             full = max(tokens[name] / length for name, length in self._lengths.items())
-            full = full if self._pack else len(examples)
+            full = full if self.packed else len(examples)
         return examples, takes
 
     def _row_order(self, window: int) -> np.random.Generator:
         return np.random.default_rng([self._seed, _ROWS, window])
 
     def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
-        if not self._pack:
+        if not self.packed:
             return packing.pad(
                 examples, self._lengths, ends_in_eos=self._ends_in_eos, choices=self.choices
             )
@@ -360,5 +352,9 @@ def open_source(
         documents = CachedDocuments(cached("targets"))
         return PretrainingSource(task.name, documents, task.objective, data.lengths)
     if task.instructions is not None:
-        return InstructedSource(cached(*FEATURES), task.instructions, data.lengths)
+        return InstructedSource(
+            *(task.name, task.cache_files, examples, FEATURES),
+            spec=task.instructions,
+            lengths=data.lengths,
+        )
     return cached(*data.lengths)
