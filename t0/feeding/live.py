@@ -186,7 +186,6 @@ class DatasetBatches:
       make: a function that builds the dataset in the default graph.
     """
 
-    packed = False
     filling = None
     spec = None
 

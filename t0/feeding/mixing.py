@@ -145,11 +145,6 @@ class TaskShare:
     examples: int | None
     served: int
 
-    @property
-    def passes(self) -> float | None:
-        """The average number of times that each example of the task was drawn; None if unknown."""
-        return self.served / self.examples if self.examples else None
-
 
 class MixedStream:
     """An endless stream of examples of several tasks, drawn in proportion to their rates.

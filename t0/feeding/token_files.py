@@ -156,11 +156,8 @@ def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
     open_files: list[Iterator[int] | None] = [None] * files
     order: list[int] = []
     while waiting or any(open_files):
-        for slot in range(files):
-            if open_files[slot] is None and waiting:
-                open_files[slot] = waiting.popleft()
-            if open_files[slot] is None:
-                continue
+        for slot, file in enumerate(open_files):
+            open_files[slot] = file or (waiting.popleft() if waiting else iter(()))
             number = next(open_files[slot], None)
             if number is None:
                 open_files[slot] = None

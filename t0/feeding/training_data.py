@@ -72,10 +72,11 @@ class Filling:
     unknown: float = 0.0
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingData:
     """Makes endless batches of a mixture's examples.
 
-    Args:
+    Attributes:
       mixture: an endless stream of examples.
       lengths: feature -> the number of tokens of a row, inputs first.
       seed: the seed of the order of rows.
@@ -83,44 +84,28 @@ class TrainingData:
       ends_in_eos: the features whose rows must end in EOS if they are full.
       window_rows: the number of rows that the examples of a window fill.
       spec: the specification of the data; None if there is no specification, such as in tests.
-      choices: the attribute `choices`.
-
-    Attributes:
-      mixture: the stream of examples.
-      packed: whether several examples share a row.
+      choices: the largest number of answer choices of an example; None if examples have none.
       filling: statistics about the packing of the last window; None before the first window.
       window_sizes: number of a window -> the number of its rows, for the windows that are known.
-      choices: the largest number of answer choices of an example; None if examples have none.
     """
 
-    def __init__(
-        self,
-        mixture: MixedStream,
-        lengths: Mapping[str, int],
-        *,
-        seed: int,
-        pack: bool = True,
-        ends_in_eos: tuple[str, ...] = (),
-        window_rows: int = 512,
-        spec: DataSpec | None = None,
-        choices: int | None = None,
-    ) -> None:
-        self.mixture = mixture
-        self.choices = choices
-        self._lengths = dict(lengths)
-        self._seed = seed
-        self.packed = pack
-        self._ends_in_eos = ends_in_eos
-        self._window_rows = window_rows
-        self.filling: Filling | None = None
-        self._draws: int | None = None
-        self.spec = spec
-        self.window_sizes: dict[int, int] = {}
+    mixture: MixedStream
+    lengths: Mapping[str, int]
+    _: dataclasses.KW_ONLY
+    seed: int
+    pack: bool = True
+    ends_in_eos: tuple[str, ...] = ()
+    window_rows: int = 512
+    spec: DataSpec | None = None
+    choices: int | None = None
+    filling: Filling | None = dataclasses.field(default=None, init=False)
+    window_sizes: dict[int, int] = dataclasses.field(default_factory=dict, init=False)
+    _draws: int | None = dataclasses.field(default=None, init=False)
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of a batch's arrays."""
-        return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
+        return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self.lengths}], 0))
 
     def shares(self) -> list[TaskShare]:
         """Returns each task's share of the examples drawn so far, including the current window."""
@@ -224,9 +209,9 @@ class TrainingData:
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
         """Returns the indices of the examples in each row of a window."""
-        if not self.packed:
+        if not self.pack:
             return [[number] for number in range(len(examples))]
-        return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
+        return packing.assign_shuffled(examples, self.lengths, self._row_order(window))
 
     def window(self, number: int, states: Mapping[str, TaskState] | None = None) -> Batch:
         """Returns the packed rows of a window; see `examples_in`."""
@@ -240,7 +225,7 @@ class TrainingData:
         self.filling = Filling(
             rows=self.window_sizes[number],
             examples=len(examples),
-            filled={name: packing.filled_share(packed_rows, name) for name in self._lengths},
+            filled={name: packing.filled_share(packed_rows, name) for name in self.lengths},
             unknown=self.filling.unknown if self.filling else _share_of_unknown(examples),
         )
         return packed_rows
@@ -248,28 +233,28 @@ class TrainingData:
     def _draw_first_window(self) -> tuple[list[dict[str, np.ndarray]], int]:
         """Draws examples until they fill a window; returns the examples and the number of takes."""
         examples: list[dict[str, np.ndarray]] = []
-        tokens = dict.fromkeys(self._lengths, 0)
+        tokens = dict.fromkeys(self.lengths, 0)
         takes, full = 0, 0.0
-        while full < self._window_rows:
+        while full < self.window_rows:
             new_examples = self.mixture.take()
             takes += 1
             examples += new_examples
-            for name, length in self._lengths.items():
+            for name, length in self.lengths.items():
                 tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
-            full = max(tokens[name] / length for name, length in self._lengths.items())
-            full = full if self.packed else len(examples)
+            full = max(tokens[name] / length for name, length in self.lengths.items())
+            full = full if self.pack else len(examples)
         return examples, takes
 
     def _row_order(self, window: int) -> np.random.Generator:
-        return np.random.default_rng([self._seed, _ROWS, window])
+        return np.random.default_rng([self.seed, _ROWS, window])
 
     def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
-        if not self.packed:
+        if not self.pack:
             return packing.pad(
-                examples, self._lengths, ends_in_eos=self._ends_in_eos, choices=self.choices
+                examples, self.lengths, ends_in_eos=self.ends_in_eos, choices=self.choices
             )
         order = self._row_order(number)
-        return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
+        return packing.pack(examples, self.lengths, ends_in_eos=self.ends_in_eos, order=order)
 
 
 def is_of_earlier_version(position: Any) -> bool:

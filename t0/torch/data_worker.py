@@ -67,7 +67,7 @@ class WorkerData:
             lambda task, _: SimpleNamespace(name=task.name, examples=task.examples, cache=None),
         )
         self.spec, self.mixture, self.window_sizes = spec, data.mixture, data.window_sizes
-        self.packed, self.read_position = data.packed, data.read_position
+        self.read_position = data.read_position
         self.choices = None
         self.filling: Filling | None = None
         self._words, self._shares = words, data.shares()
