@@ -16,7 +16,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,9 +45,7 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSour
       data: the specification of the run's data.
     """
     if spec.objective is None:
-        return LiveSource(
-            task, data.split, tuple(data.lengths), data.use_cached, data.lengths, spec.examples
-        )
+        return LiveSource(task, data, spec.examples)
     shards, read = _open_texts(task.source, data.split)
     encode = task.output_features["targets"].vocabulary.encode
     documents = Documents(task.name, shards, read, encode)
@@ -60,20 +58,14 @@ class LiveSource:
 
     Attributes:
       task: SeqIO's task.
-      split: the split to read.
-      features: the features to read.
-      use_cached: whether SeqIO reads the task's cache, and runs only the preprocessing steps that
-        follow it.
-      lengths: feature -> maximum number of tokens in SeqIO's preprocessing; None for no limit.
+      data: the specification of the run's data. If it says that caches are used, SeqIO runs only
+        the preprocessing steps that follow the cache.
       examples: the number of the split's examples; None if it is unknown.
     """
 
     task: seqio.Task
-    split: str
-    features: tuple[str, ...]
-    use_cached: bool = False
-    lengths: Mapping[str, int] | None = None
-    examples: int | None = None
+    data: DataSpec
+    examples: int | None
     cache: ClassVar[None] = None
 
     @property
@@ -84,16 +76,18 @@ class LiveSource:
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks from number `first` on, each shuffled unless `seed` is None."""
 
+        names = [*self.data.lengths]
+
         def make() -> tf.data.Dataset:
             dataset = self.task.get_dataset(
-                self.lengths,
-                split=self.split,
-                use_cached=self.use_cached,
+                self.data.lengths,
+                split=self.data.split,
+                use_cached=self.data.use_cached,
                 shuffle=False,
                 seed=(seed or 0) + epoch,
                 num_epochs=1,
             )
-            return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
+            return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in names})
 
         stream = elements(make)
         for number in itertools.count():
@@ -103,7 +97,7 @@ class LiveSource:
             if number < first:
                 continue
             ids = {}
-            for name in self.features:
+            for name in names:
                 sequences = [example[name] for example in examples]
                 ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
             yield ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
@@ -124,10 +118,8 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
-            next_element, ready = (
-                iterator.get_next(),
-                [iterator.initializer, tf.tables_initializer()],
-            )
+            next_element = iterator.get_next()
+            ready = [iterator.initializer, tf.tables_initializer()]
         with contextlib.closing(tf.Session(graph=graph)) as session:
             session.run(ready)
             while True:
@@ -228,16 +220,11 @@ class DatasetBatches:
             yield {n: x.astype(np.int32) for n, x in batch.items()}, {"batches": done}
 
 
-class TsvFile(NamedTuple):
-    """The number of examples in a TSV file, and whether it begins with a byte order mark."""
-
-    examples: int
-    has_mark: bool
-
-
 @functools.lru_cache(maxsize=1024)  # a run opens its data several times
-def check_tsv_file(path: str) -> TsvFile:
-    """Checks a TSV file, and prints its number of examples. Each file is only read once.
+def check_tsv_file(path: str) -> bool:
+    """Checks a TSV file, prints its number of examples, and returns whether it has a BOM.
+
+    Each file is only read once.
 
     Args:
       path: the file. If its name ends in .gz, it is unpacked.
@@ -258,7 +245,7 @@ def check_tsv_file(path: str) -> TsvFile:
     if not count:
         raise UserError(f"{path} is empty: wanted lines with an input, a tab and a target")
     say(f"tsv_dataset_fn reads {path}: {count:,} examples")
-    return TsvFile(count, has_mark)
+    return has_mark
 
 
 def _check_line(path: str, number: int, line: bytes) -> bool:
@@ -288,14 +275,14 @@ def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
     names = [filename] if isinstance(filename, str | os.PathLike) else filename
     if args or kwargs or not isinstance(names, list | tuple):
         return tf.data.TextLineDataset(filename, *args, **kwargs)
-    files = {os.fspath(name): check_tsv_file(os.fspath(name)) for name in names}
-    if not any(name.endswith(".gz") or file.has_mark for name, file in files.items()):
+    has_mark = {os.fspath(name): check_tsv_file(os.fspath(name)) for name in names}
+    if not any(name.endswith(".gz") or marked for name, marked in has_mark.items()):
         return tf.data.TextLineDataset(filename)
     datasets = []
     for name in map(os.fspath, names):
         packed = "GZIP" if name.endswith(".gz") else None
         lines = tf.data.TextLineDataset(name, compression_type=packed)
-        if files[name].has_mark:
+        if has_mark[name]:
             lines = lines.map(lambda line: tf.strings.regex_replace(line, f"^{_MARK}", ""))
         datasets.append(lines)
     return functools.reduce(lambda first, second: first.concatenate(second), datasets)

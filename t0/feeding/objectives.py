@@ -13,6 +13,7 @@ examples of instruction tasks.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -144,9 +145,10 @@ def _span_corruption(
     vocabulary = task.output_features["targets"].vocabulary
     _, number = pretraining.spans(np.array(segment), noise_density, mean_noise_span_length)
     if number > (available := _count_sentinels(vocabulary)):
+        name = getattr(vocabulary, "sentencepiece_model_file", type(vocabulary).__name__)
         raise UserError(
             f"task {task.name}: {int(number)} spans of {segment} tokens need a sentinel each, and "
-            f"the vocabulary {_name_of(vocabulary)} has {available} (pieces <extra_id_N> at its "
+            f"the vocabulary {name} has {available} (pieces <extra_id_N> at its "
             "end). Shorten run.sequence_length, lengthen the spans, or use a vocabulary with more."
         )
     top = int(t5_preprocessors.sentinel_id(vocabulary))
@@ -181,17 +183,9 @@ _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tu
 
 def _count_sentinels(vocabulary: seqio.Vocabulary) -> int:
     """Returns the number of sentinels at the end of a vocabulary."""
-    if vocabulary.extra_ids:
-        return vocabulary.extra_ids
     pieces = getattr(vocabulary, "tokenizer", None)
-    number = 0
-    while pieces and number < vocabulary.vocab_size:
-        piece = pieces.id_to_piece(vocabulary.vocab_size - 1 - number)
-        if not re.search(r"extra_id_\d+>$", piece):
-            break
-        number += 1
-    return number
-
-
-def _name_of(vocabulary: seqio.Vocabulary) -> str:
-    return getattr(vocabulary, "sentencepiece_model_file", type(vocabulary).__name__)
+    if vocabulary.extra_ids or not pieces:
+        return vocabulary.extra_ids
+    from_last = map(pieces.id_to_piece, reversed(range(vocabulary.vocab_size)))
+    sentinels = itertools.takewhile(lambda piece: re.search(r"extra_id_\d+>$", piece), from_last)
+    return sum(1 for _ in sentinels)

@@ -42,10 +42,9 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     """
     rows: list[list[int]] = []
     room: list[list[int]] = []
-    by_room: list[list[int]] = [
-        [] for _ in range(limits[0] + 1)
-    ]  # index: the room that is left in these rows
-    nonempty = 0  # bit n: by_room[n] is not empty
+    # by_room[n]: the rows with room for n tokens; bit n of `nonempty`: by_room[n] is not empty.
+    by_room: list[list[int]] = [[] for _ in range(limits[0] + 1)]
+    nonempty = 0
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
         needed = lengths[number].tolist()

@@ -76,22 +76,20 @@ class ExampleBlock:
 
 
 class ExampleSource(Protocol):
-    """A source of a task's examples."""
+    """A source of a task's examples.
 
-    @property
-    def name(self) -> str:
-        """The task's name."""
+    Attributes:
+      name: the task's name.
+      examples: the number of the split's examples; None if it is unknown.
+      cache: the cache whose records each give one example; None if there is no such cache.
+    """
 
-    @property
-    def examples(self) -> int | None:
-        """The number of the split's examples; None if it is unknown."""
+    name: str
+    examples: int | None
+    cache: "CachedSource | None"
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
-
-    @property
-    def cache(self) -> "CachedSource | None":
-        """The cache whose records each give one example; None if there is no such cache."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -183,7 +183,7 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     for name, (starts, stops) in spans.items():
         pieces = [buffer[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
         packed_ends = np.append(0, np.cumsum(stops - starts))
-        decoded[name] = _decode_varints(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
+        decoded[name] = decode_varints(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
     return decoded
 
 
@@ -326,12 +326,18 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, after
 
 
-def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
+def decode_varints(
+    packed: np.ndarray, packed_ends: np.ndarray, kind: type[np.integer] = np.int32
+) -> Ragged:
     """Decodes sequences of varints.
 
     Args:
       packed: the bytes of all sequences, one sequence after another.
       packed_ends: first a 0, then the index in `packed` at which each sequence ends.
+      kind: the type of the result's values.
+
+    Raises:
+      ValueError: if an integer has more than ten bytes.
     """
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
@@ -346,14 +352,14 @@ def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
         values[rows] |= (packed[starts[rows] + byte_index] & 127).astype(
             values.dtype
         ) << 7 * byte_index
-    return Ragged(values.astype(np.int32, copy=False), np.searchsorted(stops, packed_ends))
+    return Ragged(values.astype(kind, copy=False), np.searchsorted(stops, packed_ends))
 
 
 def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
     """Returns a `tf.train.Example` with only the integer features `names`, in the common layout."""
     features = features_of(record)
     try:
-        packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
+        packed = {name: packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
         raise ValueError(f"a record is not a tf.train.Example: {error}") from error
     return tf_examples.example(
@@ -378,7 +384,12 @@ def features_of(record: bytes) -> dict[str, bytes]:
     return by_name
 
 
-def _packed_integers(name: str, feature: bytes) -> bytes:
+def packed_integers(name: str, feature: bytes) -> bytes:
+    """Returns the integers of a `tf.train.Feature` as consecutive varints.
+
+    Raises:
+      ValueError: if the feature has values of another type, or is damaged.
+    """
     packed = []
     for kind, content in nested(feature, 1, 2, 3):
         if kind != 3:
