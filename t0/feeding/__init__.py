@@ -17,8 +17,7 @@ token_files     TFRecord files -> token ids
 random_access   reads any record of a cache by its number
 reading         a task's cache -> shuffled blocks of examples; counts of its records, and checksums
 pretraining     documents -> blocks of examples, by T5's objectives as arithmetic on arrays
-instructed      cached instructions -> blocks of examples
-answer_choices  cached answer choices -> blocks of examples with all of their choices
+cached_examples cached instructions, or answer choices -> blocks of examples
 mixing          draws examples from tasks in proportion to the tasks' rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold

@@ -25,9 +25,12 @@ import numpy as np
 from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
-from t0.feeding.answer_choices import FEATURES as CHOICE_FEATURES
-from t0.feeding.answer_choices import ChoiceSource
-from t0.feeding.instructed import FEATURES, InstructedSource
+from t0.feeding.cached_examples import (
+    CHOICE_FEATURES,
+    INSTRUCTION_FEATURES,
+    ChoiceSource,
+    InstructedSource,
+)
 from t0.feeding.mixing import DRAWS, MixedStream, TaskShare, TaskState
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, ExampleSource
@@ -338,7 +341,7 @@ def open_source(
         return PretrainingSource(task.name, documents, task.objective, data.lengths)
     if task.instructions is not None:
         return InstructedSource(
-            *(task.name, task.cache_files, examples, FEATURES),
+            *(task.name, task.cache_files, examples, INSTRUCTION_FEATURES),
             spec=task.instructions,
             lengths=data.lengths,
         )
