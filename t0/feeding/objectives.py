@@ -8,8 +8,8 @@
 An objective is recognized by the task's preprocessing steps after its caching point. There must be
 one step from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. For all other
 tasks, SeqIO runs the preprocessing steps. SeqIO also runs them if gin changes their defaults.
-`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.cached_examples` makes the
-examples of instruction tasks.
+`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.cached_examples` makes
+those of instruction tasks.
 """
 
 import functools
