@@ -91,14 +91,35 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     return {name: _join_sequences(chunks[name], turns) for name in names}
 
 
-def reading_order(counts: Sequence[int]) -> np.ndarray:
+def reading_order(counts: Sequence[int], files: int = _FILES_IN_TURNS) -> np.ndarray:
     """Returns the order in which `read_ids` returns the records of files.
+
+    It is the order of `tf.data.Dataset.interleave`.
 
     Args:
       counts: the number of records of each file. The numbers in the result count the records of all
         files in order.
+      files: the number of files that are open together (`cycle_length`). If a file ends, the first
+        record of the next file comes one round later.
+
+    >>> reading_order([3, 1, 2], 2).tolist()
+    [0, 3, 1, 2, 4, 5]
     """
-    return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
+    if len(counts) == 1:
+        return np.arange(counts[0])
+    ends = itertools.accumulate(counts, initial=0)
+    waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
+    open_files: list[Iterator[int] | None] = [None] * files
+    order: list[int] = []
+    while waiting or any(open_files):
+        for slot, file in enumerate(open_files):
+            open_files[slot] = file or (waiting.popleft() if waiting else iter(()))
+            number = next(open_files[slot], None)
+            if number is None:
+                open_files[slot] = None
+            else:
+                order.append(number)
+    return np.array(order, np.int64)
 
 
 def read_batches(file: str, names: Sequence[str]) -> Iterator[dict[str, Ragged]]:
@@ -137,33 +158,6 @@ def _join_sequences(sequences: Sequence[Ragged], order: np.ndarray | None) -> Ra
     if order is None:
         return Ragged(values, ends)
     return slices(values, ends[order], np.diff(ends)[order])
-
-
-def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
-    """Returns the order in which `tf.data.Dataset.interleave` yields the records of files.
-
-    Args:
-      counts: the number of records of each file. The numbers in the result count the records of all
-        files in order.
-      files: the number of files that are open together (`cycle_length`). If a file ends, the first
-        record of the next file comes one round later.
-
-    >>> in_turns([3, 1, 2], 2).tolist()
-    [0, 3, 1, 2, 4, 5]
-    """
-    ends = itertools.accumulate(counts, initial=0)
-    waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
-    open_files: list[Iterator[int] | None] = [None] * files
-    order: list[int] = []
-    while waiting or any(open_files):
-        for slot, file in enumerate(open_files):
-            open_files[slot] = file or (waiting.popleft() if waiting else iter(()))
-            number = next(open_files[slot], None)
-            if number is None:
-                open_files[slot] = None
-            else:
-                order.append(number)
-    return np.array(order, np.int64)
 
 
 def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:

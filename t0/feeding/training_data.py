@@ -229,7 +229,9 @@ class TrainingData:
             rows=self.window_sizes[number],
             examples=len(examples),
             filled={name: packing.filled_share(packed_rows, name) for name in self.lengths},
-            unknown=self.filling.unknown if self.filling else _share_of_unknown(examples),
+            unknown=self.filling.unknown
+            if self.filling
+            else float(np.mean([_UNKNOWN in example.get("targets", ()) for example in examples])),
         )
         return packed_rows
 
@@ -263,13 +265,6 @@ class TrainingData:
 def is_of_earlier_version(position: Any) -> bool:
     """Returns whether an earlier version, with another order of examples, wrote `position`."""
     return isinstance(position, Mapping) and "mixture" in position
-
-
-def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Returns the share of examples whose targets contain an unknown token."""
-    return sum(_UNKNOWN in example.get("targets", ()) for example in examples) / max(
-        1, len(examples)
-    )
 
 
 def open_training_data(
@@ -329,20 +324,13 @@ def open_source(
                 "needs SeqIO. Cache it with seqio_cache_tasks"
             )
         return live(task, data)
-    examples = task.examples or 0
-
-    def cached(*features: str) -> CachedSource:
-        return CachedSource(task.name, task.cache_files, examples, features)
-
+    cache = task.name, task.cache_files, task.examples or 0
     if task.choices:
-        return ChoiceSource(cached(*CHOICE_FEATURES))
+        return ChoiceSource(CachedSource(*cache, CHOICE_FEATURES))
     if task.objective is not None:
-        documents = CachedDocuments(cached("targets"))
+        documents = CachedDocuments(CachedSource(*cache, ("targets",)))
         return PretrainingSource(task.name, documents, task.objective, data.lengths)
     if task.instructions is not None:
-        return InstructedSource(
-            *(task.name, task.cache_files, examples, INSTRUCTION_FEATURES),
-            spec=task.instructions,
-            lengths=data.lengths,
-        )
-    return cached(*data.lengths)
+        spec = task.instructions
+        return InstructedSource(*cache, INSTRUCTION_FEATURES, spec=spec, lengths=data.lengths)
+    return CachedSource(*cache, tuple(data.lengths))
