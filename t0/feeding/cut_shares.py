@@ -72,10 +72,10 @@ def cut_notes(
     truncated.sort(key=lambda cut: -cut[0])
     loud = [cut for cut in truncated if cut[0] > LOUD]
     minor = [f"{task} {share:.1%} of {name}" for share, task, name in truncated[len(loud) :]]
-    parts = [f"{len({task for _, task, _ in loud})} lose over {LOUD:.0%}"] if loud else []
-    parts += [f"cut: {_listed(minor)}"] if minor else []
+    statements = [f"{len({task for _, task, _ in loud})} lose over {LOUD:.0%}"] if loud else []
+    statements += [f"cut: {_listed(minor)}"] if minor else []
     limits = ", ".join(f"{name} {most:,}" for name, most in lengths.items())
-    lines = [f"data: {measured:,} task(s) at {limits}: {'; '.join(parts) or 'nothing is cut'}"]
+    lines = [f"data: {measured:,} task(s) at {limits}: {'; '.join(statements) or 'nothing is cut'}"]
     lines += [cut_warning(task, name, share, lengths[name]) for share, task, name in loud[:_SHOWN]]
     lines += [f"... and {len(loud) - _SHOWN:,} more such"] if len(loud) > _SHOWN else []
     if unknown:

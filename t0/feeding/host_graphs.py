@@ -50,8 +50,8 @@ def foreign_operations(graph: tf.Graph) -> dict[str, str]:
         for node in nodes:
             # `raw_ops` is generated when TensorFlow is built. So it does not contain the operations
             # of libraries that are loaded later.
-            known = node.op.startswith("_") or hasattr(tf.raw_ops, node.op)
-            if node.op in CALL_PYTHON or not known:
+            in_tensorflow = node.op.startswith("_") or hasattr(tf.raw_ops, node.op)
+            if node.op in CALL_PYTHON or not in_tensorflow:
                 operations.setdefault(node.op, node.name)
     return operations
 

@@ -247,8 +247,8 @@ class _Windows:
 
 def save_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
     """Writes the sizes of windows 0, 1, ... up to the first window whose size is unknown."""
-    known = itertools.takewhile(data.window_sizes.__contains__, itertools.count())
-    sizes = tuple(data.window_sizes[number] for number in known)
+    numbers = itertools.takewhile(data.window_sizes.__contains__, itertools.count())
+    sizes = tuple(data.window_sizes[number] for number in numbers)
     content = to_json(_Windows(sizes, _digest(manifest, sizes)))
     write_whole(posixpath.join(folder, WINDOWS), content + "\n")
 
@@ -259,9 +259,9 @@ def load_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
     Raises:
       UserError: if the file is damaged.
     """
-    found = read_file(posixpath.join(folder, WINDOWS), _Windows, "Remove it, which loses no data")
-    if found and found.digest == _digest(manifest, found.sizes):
-        data.window_sizes.update(enumerate(found.sizes))
+    windows = read_file(posixpath.join(folder, WINDOWS), _Windows, "Remove it, which loses no data")
+    if windows and windows.digest == _digest(manifest, windows.sizes):
+        data.window_sizes.update(enumerate(windows.sizes))
 
 
 def copy_windows(source: str, target: str) -> None:
