@@ -9,27 +9,24 @@
     next(data.batches(16, position))             # the next batch
 
 opening         SeqIO's registries and gin -> a `DataSpec`; checks of a mixture before a run
+cut_shares      the shares of examples that the lengths of a run truncate
 host_graphs     the input graph that a TPU's hosts run, and the operations that they do not support
 objectives      recognizes T5's objectives and instruction tasks
-live            reads tasks without a cache, and users' own datasets, through SeqIO
+live            reads tasks without a cache, users' own datasets and TSV files, through TensorFlow
 token_files     TFRecord files -> token ids
 random_access   reads any record of a cache by its number
-reading         a task's cache -> shuffled blocks of examples
-denoising       T5's objectives as arithmetic on arrays
-pretraining     documents -> blocks of examples
-instructed      cached instructions -> blocks of examples
-answer_choices  cached answer choices -> blocks of examples with all of their choices
+reading         a task's cache -> shuffled blocks of examples; counts of its records, and checksums
+pretraining     documents -> blocks of examples, by T5's objectives as arithmetic on arrays
+cached_examples cached instructions, or answer choices -> blocks of examples
 mixing          draws examples from tasks in proportion to the tasks' rates
 packing         examples -> rows
 training_data   the whole pipeline: makes batches, each with a position that a checkpoint can hold
-shards          counts and identifies the records of a cache's files
 manifest        the data manifest, from which the batch of any step can be computed
 batch_examples  finds the examples of a step's batch, and the steps that saw a text
-batch_stream    writes a run's batches in training order, for a TPU's hosts
-stream_dataset  reads the batches of `batch_stream` with TensorFlow's operations
+batch_stream    writes and reads a run's batches in training order, for a TPU's hosts
 
-`opening`, `host_graphs`, `objectives` and `live` need SeqIO and TensorFlow. `stream_dataset` only
-needs TensorFlow. All other modules import neither SeqIO nor TensorFlow.
+`opening`, `host_graphs`, `cut_shares`, `objectives` and `live` need SeqIO and TensorFlow. All other
+modules import neither of them; only `batch_stream.stream_dataset` needs TensorFlow.
 """
 
 from t0.feeding.random_access import CachedRecords

@@ -231,8 +231,7 @@ def _records_with(task: TaskSpec, text: str, decode: Callable[[Sequence[int]], s
                 texts = token_files.texts_of(records, [key])[key]
                 for index, raw in enumerate(texts):
                     if raw is None or task.instructions:
-                        values = ids[name].values[ids[name].ends[index] : ids[name].ends[index + 1]]
-                        content = decode(values.tolist())
+                        content = decode(ids[name].sequence(index).tolist())
                     else:
                         content = raw.decode("utf-8", "replace")
                     if text in _spaced(content):

@@ -10,7 +10,12 @@ A stream is a folder of TFRecord files, each with the batches of consecutive ste
 packed row, a `tf.train.Example` with the features of a batch. `data_manifest.json` in the folder
 identifies the run to which the batches belong. `stream.json`, which is written last, lists the
 files with their steps, sizes and checksums. If writing stops, the same call continues after the
-last complete file. `t0.feeding.stream_dataset` reads the stream with TensorFlow's operations.
+last complete file.
+
+    dataset = stream_dataset(stream, step=100)          # the batches of steps 101, 102, ...
+
+`stream_dataset` reads a stream with TensorFlow's own operations, which a TPU's hosts support. Only
+this function imports TensorFlow.
 """
 
 import contextlib
@@ -20,17 +25,21 @@ import itertools
 import json
 import multiprocessing
 import posixpath
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
 
 from t0.caching import cache_files
 from t0.config.specification import Count, DataSpec, Positive, read_file
 from t0.errors import UserError
 from t0.feeding import manifest as manifests
 from t0.feeding.manifest import Manifest
-from t0.feeding.shards import find_facts
+from t0.feeding.reading import find_facts
 from t0.feeding.training_data import Batch, TrainingData, open_training_data
 from t0.files import paths, tf_examples, tfrecord, write_whole
 from t0.files.object_facts import Facts
@@ -39,6 +48,7 @@ STREAM = "stream.json"
 # Takes the number of a window, and yields the rows of that window and of all later ones.
 _WindowsFrom = Callable[[int], Iterator[list[bytes]]]
 _FILE_BYTES = 200 * 10**6
+_READ_BYTES = 8 << 20
 _BYTES_OF_TOKEN = 4  # fixed, so that the number of steps per file does not depend on the data
 
 
@@ -295,3 +305,39 @@ def _open_in_worker(spec: DataSpec) -> None:
 
 def _encode_window(number: int) -> list[bytes]:
     return encode(_opened[0].window(number))
+
+
+def stream_dataset(stream: Stream, step: Any) -> Any:
+    """Returns the batches that follow a step, as a `tf.data.Dataset` of feature -> int32.
+
+    Args:
+      stream: a stream that has the batches of the following steps.
+      step: the number of completed steps, a number or a scalar tensor, such as the global step. The
+        value of a tensor is read when the dataset's iterator is initialized. So if the session is
+        restarted, the batches continue at the restored checkpoint.
+    """
+    from t0.compat import tf1 as tf
+
+    batch, lengths = stream.manifest.batch, stream.manifest.data.lengths
+    files = [posixpath.join(stream.folder, file.name) for file in stream.files]
+    step = tf.cast(step, tf.int64)
+    lasts = tf.constant(np.array([file.last for file in stream.files], np.int64))
+    befores = tf.constant(np.array([file.first - 1 for file in stream.files], np.int64))
+    index = tf.searchsorted(lasts, step[None], side="right")[0]
+    # After the last step of the stream, `index` is the number of files, which is no valid index.
+    before = tf.gather(befores, tf.minimum(index, len(files) - 1))
+    features = {
+        name: tf.io.FixedLenFeature(
+            [lengths[re.sub("_(segmentation|position)$", "", name)]], tf.int64
+        )
+        for name in open_training_data(stream.manifest.data).features
+    }
+
+    def parse(records: Any) -> dict[str, Any]:
+        parsed = tf.io.parse_example(records, features)
+        return {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
+
+    dataset = tf.data.Dataset.from_tensor_slices(files).skip(tf.cast(index, tf.int64))
+    dataset = dataset.flat_map(lambda file: tf.data.TFRecordDataset(file, buffer_size=_READ_BYTES))
+    dataset = dataset.skip((step - before) * batch).batch(batch, drop_remainder=True)
+    return dataset.map(parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)

@@ -8,7 +8,7 @@ operations of other libraries (such as tensorflow_text's SentencePiece). This mo
 graph in this process, so problems are found without a TPU.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.compat import seqio
@@ -46,24 +46,14 @@ def foreign_operations(graph: tf.Graph) -> dict[str, str]:
     """
     definition = graph.as_graph_def()
     operations: dict[str, str] = {}
-    for node in _nodes(definition):
-        if not _is_everywhere(node.op):
-            operations.setdefault(node.op, node.name)
+    for nodes in (definition.node, *(f.node_def for f in definition.library.function)):
+        for node in nodes:
+            # `raw_ops` is generated when TensorFlow is built. So it does not contain the operations
+            # of libraries that are loaded later.
+            in_tensorflow = node.op.startswith("_") or hasattr(tf.raw_ops, node.op)
+            if node.op in CALL_PYTHON or not in_tensorflow:
+                operations.setdefault(node.op, node.name)
     return operations
-
-
-def _nodes(definition: Any) -> Iterator[Any]:
-    yield from definition.node
-    for function in definition.library.function:
-        yield from function.node_def
-
-
-def _is_everywhere(kind: str) -> bool:
-    # `raw_ops` is generated when TensorFlow is built. So it does not contain the operations of
-    # libraries that are loaded later.
-    if kind in CALL_PYTHON:
-        return False
-    return kind.startswith("_") or hasattr(tf.raw_ops, kind)
 
 
 def explain(foreign: Mapping[str, str]) -> str:

@@ -13,19 +13,27 @@ that has shards, and whose records have the field `text`, such as C4 in TensorFl
 import contextlib
 import dataclasses
 import functools
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
+from t0 import compat
 from t0.compat import seqio, t5_preprocessors
 from t0.compat import tf1 as tf
 from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
-from t0.errors import UserError, original, remote_mistake
+from t0.errors import UserError, original, reading, remote_mistake, say
 from t0.feeding.pretraining import Documents, PretrainingSource
 from t0.feeding.reading import BLOCK_EXAMPLES, ExampleBlock, ExampleSource, shuffled
 from t0.feeding.token_files import Ragged
+from t0.files.any_path import any_path, unpacked
+from t0.sources.csv_reader import MARKS, not_utf8
+from t0.sources.readers import LARGEST_LINE, too_long
 from t0.tasks.recipe_tasks import TextSource
+
+_MARK = "\ufeff"
 
 
 def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSource:
@@ -37,9 +45,7 @@ def live_source(task: seqio.Task, spec: TaskSpec, data: DataSpec) -> ExampleSour
       data: the specification of the run's data.
     """
     if spec.objective is None:
-        return LiveSource(
-            task, data.split, tuple(data.lengths), data.use_cached, data.lengths, spec.examples
-        )
+        return LiveSource(task, data, spec.examples)
     shards, read = _open_texts(task.source, data.split)
     encode = task.output_features["targets"].vocabulary.encode
     documents = Documents(task.name, shards, read, encode)
@@ -52,20 +58,14 @@ class LiveSource:
 
     Attributes:
       task: SeqIO's task.
-      split: the split to read.
-      features: the features to read.
-      use_cached: whether SeqIO reads the task's cache, and runs only the preprocessing steps that
-        follow it.
-      lengths: feature -> maximum number of tokens in SeqIO's preprocessing; None for no limit.
+      data: the specification of the run's data. If it says that caches are used, SeqIO runs only
+        the preprocessing steps that follow the cache.
       examples: the number of the split's examples; None if it is unknown.
     """
 
     task: seqio.Task
-    split: str
-    features: tuple[str, ...]
-    use_cached: bool = False
-    lengths: Mapping[str, int] | None = None
-    examples: int | None = None
+    data: DataSpec
+    examples: int | None
     cache: ClassVar[None] = None
 
     @property
@@ -76,36 +76,31 @@ class LiveSource:
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields blocks from number `first` on, each shuffled unless `seed` is None."""
 
+        names = [*self.data.lengths]
+
         def make() -> tf.data.Dataset:
             dataset = self.task.get_dataset(
-                self.lengths,
-                split=self.split,
-                use_cached=self.use_cached,
+                self.data.lengths,
+                split=self.data.split,
+                use_cached=self.data.use_cached,
                 shuffle=False,
                 seed=(seed or 0) + epoch,
                 num_epochs=1,
             )
-            return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in self.features})
+            return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in names})
 
-        examples: list[dict[str, np.ndarray]] = []
-        number = 0
-        for example in elements(make):
-            examples.append(example)
-            if len(examples) == BLOCK_EXAMPLES:
-                if number >= first:
-                    yield self._block(examples, epoch, number, seed)
-                examples, number = [], number + 1
-        if examples and number >= first:
-            yield self._block(examples, epoch, number, seed)
-
-    def _block(
-        self, examples: list[dict[str, np.ndarray]], epoch: int, number: int, seed: int | None
-    ) -> ExampleBlock:
-        ids = {}
-        for name in self.features:
-            sequences = [example[name] for example in examples]
-            ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
-        return ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
+        stream = elements(make)
+        for number in itertools.count():
+            examples = [*itertools.islice(stream, BLOCK_EXAMPLES)]
+            if not examples:
+                return
+            if number < first:
+                continue
+            ids = {}
+            for name in names:
+                sequences = [example[name] for example in examples]
+                ids[name] = Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
+            yield ExampleBlock(ids, shuffled(self.name, epoch, number, seed, len(examples)))
 
 
 def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
@@ -123,10 +118,8 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
     try:
         with tf.Graph().as_default() as graph:
             iterator = tf.data.make_initializable_iterator(make())
-            next_element, ready = (
-                iterator.get_next(),
-                [iterator.initializer, tf.tables_initializer()],
-            )
+            next_element = iterator.get_next()
+            ready = [iterator.initializer, tf.tables_initializer()]
         with contextlib.closing(tf.Session(graph=graph)) as session:
             session.run(ready)
             while True:
@@ -185,7 +178,6 @@ class DatasetBatches:
       make: a function that builds the dataset in the default graph.
     """
 
-    packed = False
     filling = None
     spec = None
 
@@ -226,3 +218,89 @@ class DatasetBatches:
 
         for done, batch in enumerate(elements(make), start=before + 1):
             yield {n: x.astype(np.int32) for n, x in batch.items()}, {"batches": done}
+
+
+@functools.lru_cache(maxsize=1024)  # a run opens its data several times
+def check_tsv_file(path: str) -> bool:
+    """Checks a TSV file, prints its number of examples, and returns whether it has a BOM.
+
+    Each file is only read once.
+
+    Args:
+      path: the file. If its name ends in .gz, it is unpacked.
+
+    Raises:
+      UserError: if a line has no text, does not have exactly one tab, or is not UTF-8. The message
+        has the number of the line.
+    """
+    count, has_mark = 0, False
+    with reading(path), unpacked(any_path(path)) as file:
+        for count in itertools.count():
+            line = file.readline(LARGEST_LINE + 1)
+            if not line:
+                break
+            if len(line) > LARGEST_LINE:
+                raise too_long(any_path(path), count + 1)
+            has_mark |= _check_line(path, count + 1, line)
+    if not count:
+        raise UserError(f"{path} is empty: wanted lines with an input, a tab and a target")
+    say(f"tsv_dataset_fn reads {path}: {count:,} examples")
+    return has_mark
+
+
+def _check_line(path: str, number: int, line: bytes) -> bool:
+    """Checks a line, and returns whether it begins with a byte order mark."""
+    where, name = f"{path}, line {number}", os.path.basename(path)  # noqa: PTH119 (or a URL)
+    mark = next((mark for mark in MARKS if number == 1 and line.startswith(mark)), None)
+    if mark and not MARKS[mark].startswith("utf-8"):
+        raise UserError(f"{where}: {not_utf8(name, '', line[0], MARKS[mark].upper())}")
+    try:
+        text = line.decode("utf-8").strip("\r\n")
+    except UnicodeDecodeError as error:
+        before = line[: error.start].decode("utf-8")
+        raise UserError(f"{where}: {not_utf8(name, before, line[error.start])}") from None
+    tabs = text.count("\t")
+    if tabs != 1:
+        fault = f"has {tabs + 1} columns" if tabs else "has no tab" if text else "is empty"
+        shown = f", {text[:60]!r}" if text else ""
+        raise UserError(
+            f"{where}: {fault}{shown}. Each line needs an input, one tab and a target. "
+            "Remove the line, or replace a tab or line break inside a text by a space."
+        )
+    return text.startswith(_MARK)
+
+
+def _checked_lines(filename: Any, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+    """Replaces `tf.data.TextLineDataset`: checks files, unpacks `.gz`, drops byte order marks."""
+    names = [filename] if isinstance(filename, str | os.PathLike) else filename
+    if args or kwargs or not isinstance(names, list | tuple):
+        return tf.data.TextLineDataset(filename, *args, **kwargs)
+    has_mark = {os.fspath(name): check_tsv_file(os.fspath(name)) for name in names}
+    if not any(name.endswith(".gz") or marked for name, marked in has_mark.items()):
+        return tf.data.TextLineDataset(filename)
+    datasets = []
+    for name in map(os.fspath, names):
+        packed = "GZIP" if name.endswith(".gz") else None
+        lines = tf.data.TextLineDataset(name, compression_type=packed)
+        if has_mark[name]:
+            lines = lines.map(lambda line: tf.strings.regex_replace(line, f"^{_MARK}", ""))
+        datasets.append(lines)
+    return functools.reduce(lambda first, second: first.concatenate(second), datasets)
+
+
+class _Overlay:
+    """Wraps a module, and replaces the values of some of its names."""
+
+    def __init__(self, module: Any, **other: Any) -> None:
+        self.__dict__.update(other, _module=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+@contextlib.contextmanager
+def checked_tsv_files() -> Iterator[None]:
+    """Makes T5's `tsv_dataset_fn` check its files while the context is open."""
+    data = _Overlay(tf.data, TextLineDataset=_checked_lines)
+    with compat.replaced("t5_mesh.tf", _Overlay(tf, data=data)):
+        yield

@@ -15,23 +15,15 @@ packs the earlier windows again.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import posixpath
 from collections.abc import Mapping
 from typing import Any
 
-from t0.config.specification import (
-    Count,
-    DataSpec,
-    Positive,
-    Rows,
-    TaskSpec,
-    read_file,
-    read_plain,
-    to_json,
-)
+from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_file, to_json
 from t0.errors import UserError
-from t0.feeding.shards import Shard, find_shards
+from t0.feeding.reading import Shard, find_shards
 from t0.feeding.training_data import Position, TrainingData
 from t0.files import paths, write_whole, writing
 from t0.files.untrusted import parsed_json
@@ -245,26 +237,31 @@ def locate(manifest: Manifest, data: TrainingData, step: int) -> Position:
     return data.locate(step - start.step, manifest.batch, start.window, start.row)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """The sizes of the first windows, and a digest of these sizes and of the manifest's facts."""
+
+    sizes: tuple[Positive, ...]
+    digest: str
+
+
 def save_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
     """Writes the sizes of windows 0, 1, ... up to the first window whose size is unknown."""
-    sizes: list[int] = []
-    while len(sizes) in data.window_sizes:
-        sizes.append(data.window_sizes[len(sizes)])
-    content = {"sizes": sizes, "digest": _digest(manifest, sizes)}
-    write_whole(posixpath.join(folder, WINDOWS), json.dumps(content) + "\n")
+    numbers = itertools.takewhile(data.window_sizes.__contains__, itertools.count())
+    sizes = tuple(data.window_sizes[number] for number in numbers)
+    content = to_json(_Windows(sizes, _digest(manifest, sizes)))
+    write_whole(posixpath.join(folder, WINDOWS), content + "\n")
 
 
 def load_windows(folder: str, manifest: Manifest, data: TrainingData) -> None:
-    """Adds the windows' sizes to `data`, if the folder has a valid file for this manifest."""
-    path = posixpath.join(folder, WINDOWS)
-    try:
-        content = parsed_json(paths.read_bytes(path)) if paths.exists(path) else {}
-        sizes = read_plain(content["sizes"], tuple[Positive, ...], "sizes")
-        valid = content["digest"] == _digest(manifest, sizes)
-    except (OSError, ValueError, LookupError, TypeError):
-        return
-    if valid:
-        data.window_sizes.update(enumerate(sizes))
+    """Adds the windows' sizes to `data`, if the folder has such a file for this manifest.
+
+    Raises:
+      UserError: if the file is damaged.
+    """
+    windows = read_file(posixpath.join(folder, WINDOWS), _Windows, "Remove it, which loses no data")
+    if windows and windows.digest == _digest(manifest, windows.sizes):
+        data.window_sizes.update(enumerate(windows.sizes))
 
 
 def copy_windows(source: str, target: str) -> None:

@@ -37,29 +37,28 @@ class TaskStream:
     Args:
       source: the source of the examples.
       seed: the seed of the epochs' orders; None for the dataset's own order.
+
+    Attributes:
+      source: the source of the examples.
+      served: the number of examples returned so far.
     """
 
     def __init__(self, source: ExampleSource, seed: int | None) -> None:
         self.source = source
         self._seed = seed
-        self._epoch = self._number = self._offset = self._served = 0
+        self._epoch = self._number = self._offset = self.served = 0
         self._blocks: Iterator[ExampleBlock] | None = None
         self._block: ExampleBlock | None = None
 
-    @property
-    def served(self) -> int:
-        """The number of examples returned so far."""
-        return self._served
-
     def state(self) -> TaskState | None:
         """Returns the state for `restore`; None if `seek` needs no state."""
-        if self.source.cache or not self._served:
+        if self.source.cache or not self.served:
             return None
-        return self._epoch, self._number, self._offset, self._served
+        return self._epoch, self._number, self._offset, self.served
 
     def restore(self, state: TaskState) -> None:
         """Continues from a state that the method `state` returned."""
-        self._epoch, self._number, self._offset, self._served = state
+        self._epoch, self._number, self._offset, self.served = state
         self._blocks = self._block = None
 
     def seek(self, served: int) -> None:
@@ -68,7 +67,7 @@ class TaskStream:
         Raises:
           UserError: if the place to continue could only be found by reading these examples.
         """
-        if served == self._served:
+        if served == self.served:
             return
         if served and not self.source.cache:
             raise UserError(
@@ -79,7 +78,7 @@ class TaskStream:
             self.source.cache.locate(served, self._seed) if served else (0, 0, 0)
         )
         if self._block is not None and (epoch, number) == (self._epoch, self._number):
-            self._offset, self._served = offset, served  # the block is already in memory
+            self._offset, self.served = offset, served  # the block is already in memory
         else:
             self.restore((epoch, number, offset, served))
 
@@ -106,34 +105,28 @@ class TaskStream:
             self._next_block()
         example = self._block[self._offset]
         self._offset += 1
-        self._served += 1
+        self.served += 1
         return example
 
     def _next_block(self) -> None:
         if self._block is not None:  # all examples of the block have been returned
             self._number, self._offset = self._number + 1, 0
-        if self._blocks is None:
-            self._blocks = self._open_blocks()
-        if self._advance_block() and (len(self._block) or self.source.examples != 0):
-            return
-        if self._number == 0:
-            raise UserError(
-                f"the training data of task {self.source.name} has no examples: too few examples "
-                "to fill a batch. Is its cache, or its text, empty?"
-            )
-        self._epoch, self._number, self._offset = self._epoch + 1, 0, 0
-        self._blocks = self._open_blocks()
-        if not self._advance_block():
-            raise UserError(f"the training data of task {self.source.name} has disappeared")
-
-    def _advance_block(self) -> bool:
-        self._block = next(self._blocks, None)
-        if self._block is not None and self._block.number is not None:
-            self._number = self._block.number
-        return self._block is not None
-
-    def _open_blocks(self) -> Iterator[ExampleBlock]:
-        return self.source.blocks(epoch=self._epoch, first=self._number, seed=self._seed)
+        while True:
+            if self._blocks is None:
+                self._blocks = self.source.blocks(
+                    epoch=self._epoch, first=self._number, seed=self._seed
+                )
+            self._block = next(self._blocks, None)
+            if self._block is not None and self._block.number is not None:
+                self._number = self._block.number
+            if self._block is not None and (len(self._block) or self.source.examples != 0):
+                return
+            if self._number == 0:
+                raise UserError(
+                    f"the training data of task {self.source.name} has no examples: too few "
+                    "examples to fill a batch. Is its cache, or its text, empty?"
+                )
+            self._epoch, self._number, self._offset, self._blocks = self._epoch + 1, 0, 0, None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,11 +144,6 @@ class TaskShare:
     rate: float
     examples: int | None
     served: int
-
-    @property
-    def passes(self) -> float | None:
-        """The average number of times that each example of the task was drawn; None if unknown."""
-        return self.served / self.examples if self.examples else None
 
 
 class MixedStream:

@@ -8,11 +8,12 @@
 An objective is recognized by the task's preprocessing steps after its caching point. There must be
 one step from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. For all other
 tasks, SeqIO runs the preprocessing steps. SeqIO also runs them if gin changes their defaults.
-`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.instructed` makes the
-examples of instruction tasks.
+`t0.feeding.pretraining` makes the examples of objectives, and `t0.feeding.cached_examples` makes
+those of instruction tasks.
 """
 
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,7 +24,7 @@ from t0.compat import seqio, t5_preprocessors
 from t0.config.bindings import bound
 from t0.config.specification import InstructionSpec, ObjectiveSpec
 from t0.errors import UserError
-from t0.feeding import denoising
+from t0.feeding import pretraining
 from t0.tasks import instruction_steps
 
 # Parameter of T5's preprocessors that gin can bind -> its default.
@@ -142,11 +143,12 @@ def _span_corruption(
             f"with these spans, but run.sequence_length has {lengths['targets']}"
         )
     vocabulary = task.output_features["targets"].vocabulary
-    _, number = denoising.spans(np.array(segment), noise_density, mean_noise_span_length)
+    _, number = pretraining.spans(np.array(segment), noise_density, mean_noise_span_length)
     if number > (available := _count_sentinels(vocabulary)):
+        name = getattr(vocabulary, "sentencepiece_model_file", type(vocabulary).__name__)
         raise UserError(
             f"task {task.name}: {int(number)} spans of {segment} tokens need a sentinel each, and "
-            f"the vocabulary {_name_of(vocabulary)} has {available} (pieces <extra_id_N> at its "
+            f"the vocabulary {name} has {available} (pieces <extra_id_N> at its "
             "end). Shorten run.sequence_length, lengthen the spans, or use a vocabulary with more."
         )
     top = int(t5_preprocessors.sentinel_id(vocabulary))
@@ -181,17 +183,9 @@ _OBJECTIVES: dict[Any, tuple[Callable[..., dict[str, Any]], dict[str, float], tu
 
 def _count_sentinels(vocabulary: seqio.Vocabulary) -> int:
     """Returns the number of sentinels at the end of a vocabulary."""
-    if vocabulary.extra_ids:
-        return vocabulary.extra_ids
     pieces = getattr(vocabulary, "tokenizer", None)
-    number = 0
-    while pieces and number < vocabulary.vocab_size:
-        piece = pieces.id_to_piece(vocabulary.vocab_size - 1 - number)
-        if not re.search(r"extra_id_\d+>$", piece):
-            break
-        number += 1
-    return number
-
-
-def _name_of(vocabulary: seqio.Vocabulary) -> str:
-    return getattr(vocabulary, "sentencepiece_model_file", type(vocabulary).__name__)
+    if vocabulary.extra_ids or not pieces:
+        return vocabulary.extra_ids
+    from_last = map(pieces.id_to_piece, reversed(range(vocabulary.vocab_size)))
+    sentinels = itertools.takewhile(lambda piece: re.search(r"extra_id_\d+>$", piece), from_last)
+    return sum(1 for _ in sentinels)

@@ -29,11 +29,10 @@ from t0.config import specification
 from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
-from t0.feeding.live import DatasetBatches, live_source, tokenises_text
+from t0.feeding.live import DatasetBatches, checked_tsv_files, live_source, tokenises_text
 from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.reading import ExampleSource
 from t0.feeding.training_data import TrainingData, open_training_data
-from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.tasks.instruction_tasks import InstructionSettings

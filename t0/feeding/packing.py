@@ -24,6 +24,8 @@ Rows = dict[str, np.ndarray]
 # At most this many rows with the same amount of free room are tried. Then rows with more room are
 # tried.
 _TRIES = 4
+# The truncated share of inputs or targets above which users are warned.
+LOUD = 0.01
 
 
 def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
@@ -40,10 +42,9 @@ def assign(lengths: np.ndarray, limits: Sequence[int]) -> list[list[int]]:
     """
     rows: list[list[int]] = []
     room: list[list[int]] = []
-    by_room: list[list[int]] = [
-        [] for _ in range(limits[0] + 1)
-    ]  # index: the room that is left in these rows
-    nonempty = 0  # bit n: by_room[n] is not empty
+    # by_room[n]: the rows with room for n tokens; bit n of `nonempty`: by_room[n] is not empty.
+    by_room: list[list[int]] = [[] for _ in range(limits[0] + 1)]
+    nonempty = 0
     order = np.lexsort(tuple(-lengths[:, k] for k in reversed(range(lengths.shape[1]))))
     for number in order.tolist():
         needed = lengths[number].tolist()
@@ -207,3 +208,13 @@ def end_in_eos(rows: np.ndarray) -> None:
 def filled_share(rows: Rows, name: str) -> float:
     """Returns the share of a feature's positions that hold a token."""
     return float(np.count_nonzero(rows[name]) / max(1, rows[name].size))
+
+
+def cut_warning(name: str, feature: str, share: float, most: int) -> str:
+    """Returns the warning that a share of inputs or targets is truncated to `most` tokens."""
+    lost = "the end, where the question mostly stands" if feature == "inputs" else "their ends"
+    return (
+        f"WARNING: {name}: {share:.1%} of {feature} are longer than {most:,} tokens and lose "
+        f"{lost}. Raise '{feature}' of TASK_FEATURE_LENGTHS or run.sequence_length (t0 eval: "
+        f"--lengths)"
+    )

@@ -17,7 +17,6 @@ import glob
 import itertools
 import operator
 import posixpath
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,7 +28,6 @@ from t0.feeding import token_files
 from t0.files import paths, protobuf_wire, tfrecord
 from t0.files.any_path import binary
 
-_SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 # The field numbers of bytes_list, float_list and int64_list in a `tf.train.Feature`.
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 
@@ -50,9 +48,6 @@ class CachedRecords(Sequence[dict[str, Value]]):
     def __init__(self, folder: str, split: str = "train") -> None:
         self._files = _files(str(folder), split)
         self._begins: dict[int, np.ndarray] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_files": self._files, "_begins": self._begins}
 
     @functools.cached_property
     def _ends(self) -> list[int]:
@@ -98,16 +93,16 @@ class CachedRecords(Sequence[dict[str, Value]]):
 
 def _files(folder: str, split: str) -> tuple[str, ...]:
     with reading(folder):
-        names = paths.names_like(folder, f"{glob.escape(split)}.tfrecord-*")
-    shards = {(int(m[1]), int(m[2])): name for name in names if (m := _SHARD.search(name))}
-    count = len(shards)
-    if not shards or sorted(shards) != [(number, count) for number in range(count)]:
-        present = f"{len(shards)} of its files" if shards else "none of its files"
+        names = paths.names_like(folder, f"{glob.escape(split)}.tfrecord-?????-of-?????")
+    count = len(names)
+    whole = [f"{split}.tfrecord-{number:05d}-of-{count:05d}" for number in range(count)]
+    if not names or names != whole:
+        present = f"{count} of its files" if names else "none of its files"
         raise UserError(
             f"{folder} has {present} of split '{split}' ({split}.tfrecord-00000-of-...): wanted "
             "the folder of a task in a cache. To check whether it is complete, use t0 verify"
         )
-    return tuple(posixpath.join(folder, shards[key]) for key in sorted(shards))
+    return tuple(posixpath.join(folder, name) for name in names)
 
 
 def _value(feature: bytes) -> Value:
@@ -117,7 +112,8 @@ def _value(feature: bytes) -> Value:
             return [text for _, text in token_files.nested(content, 1)]
         if kind == _FLOATS:
             return np.concatenate([np.zeros(0, np.float32), *_floats(content)])
-        return np.array([*_integers(content)], np.uint64).astype(np.int64)
+        packed = np.frombuffer(token_files.packed_integers("", feature), np.uint8)
+        return token_files.decode_varints(packed, np.array([0, packed.size]), np.int64).values
     return np.zeros(0, np.int64)
 
 
@@ -126,14 +122,3 @@ def _floats(content: bytes) -> Iterator[np.ndarray]:
         if isinstance(packed, int):  # a number that is not packed
             packed = struct.pack("<I", packed % 2**32)
         yield np.frombuffer(packed, "<f4")
-
-
-def _integers(content: bytes) -> Iterator[int]:
-    for _, packed in protobuf_wire.fields(content):
-        if isinstance(packed, int):
-            yield packed % 2**64
-            continue
-        at = 0
-        while at < len(packed):
-            number, at = protobuf_wire.read_varint(packed, at)
-            yield number % 2**64

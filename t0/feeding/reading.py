@@ -15,22 +15,25 @@ import hashlib
 import posixpath
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 
-from t0.errors import UserError
-from t0.feeding.shards import count_records
+from t0.config.specification import Count
+from t0.errors import UserError, reading
 from t0.feeding.token_files import Ragged, read_ids, reading_order
-from t0.files import paths
+from t0.files import object_facts, paths, tfrecord
+from t0.files.any_path import any_path, binary
+from t0.files.object_facts import Facts
 
 # The number of examples of a block. With larger blocks, examples are shuffled better, but more
 # memory is needed, because one block of each task of a mixture is in memory.
 BLOCK_EXAMPLES = 4096
 # The last file that SeqIO and our own commands write to a finished cache.
 _COMPLETED = "COMPLETED"
+_FILES_AT_ONCE = 16
 _END = object()
 
 
@@ -69,29 +72,24 @@ class ExampleBlock:
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         number = self.order[index]
-        return {
-            name: ids.values[ids.ends[number] : ids.ends[number + 1]]
-            for name, ids in self.features.items()
-        }
+        return {name: ids.sequence(number) for name, ids in self.features.items()}
 
 
 class ExampleSource(Protocol):
-    """A source of a task's examples."""
+    """A source of a task's examples.
 
-    @property
-    def name(self) -> str:
-        """The task's name."""
+    Attributes:
+      name: the task's name.
+      examples: the number of the split's examples; None if it is unknown.
+      cache: the cache whose records each give one example; None if there is no such cache.
+    """
 
-    @property
-    def examples(self) -> int | None:
-        """The number of the split's examples; None if it is unknown."""
+    name: str
+    examples: int | None
+    cache: "CachedSource | None"
 
     def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
         """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None."""
-
-    @property
-    def cache(self) -> "CachedSource | None":
-        """The cache whose records each give one example; None if there is no such cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +126,8 @@ class CachedSource:
                 if not self._whole:
                     self._whole.append(self.read(self.files))
                 features = self._whole[0]
-            yield self._block(features, epoch, number, seed)
+            count = len(features[self.features[0]].lengths)
+            yield ExampleBlock(features, shuffled(self.name, epoch, number, seed, count))
 
     def _files_of_blocks(self, epoch: int, seed: int | None) -> list[list[int]]:
         """Returns, for each block of an epoch, the indices of its files."""
@@ -208,12 +207,6 @@ class CachedSource:
                 f"t0 verify {folder}"
             ) from error
 
-    def _block(
-        self, features: dict[str, Ragged], epoch: int, number: int, seed: int | None
-    ) -> ExampleBlock:
-        count = len(features[self.features[0]].ends) - 1
-        return ExampleBlock(features, shuffled(self.name, epoch, number, seed, count))
-
 
 def shuffled(name: str, epoch: int, number: int, seed: int | None, count: int) -> np.ndarray:
     """Returns a random order of the `count` examples of a block; 0, 1, ... if `seed` is None."""
@@ -228,39 +221,127 @@ def key_of(name: str) -> int:
     return zlib.crc32(name.encode())
 
 
-class ReadAhead:
-    """Prefetches a few elements of an iterator in a thread.
+def read_ahead(elements: Iterator[Any], count: int = 4) -> Iterator[Any]:
+    """Yields the elements of an iterator, and prefetches `count` of them in a thread.
 
-        with ReadAhead(data.batches(16, position)) as batches:
+        with contextlib.closing(read_ahead(data.batches(16, position))) as batches:
             batch, position = next(batches)
 
     Args:
       elements: the iterator. No other code may use it.
       count: the number of elements to prefetch.
     """
+    with ThreadPoolExecutor(1) as thread:
+        coming = deque(thread.submit(next, elements, _END) for _ in range(count))
+        try:
+            while (element := coming.popleft().result()) is not _END:
+                coming.append(thread.submit(next, elements, _END))
+                yield element
+        finally:
+            thread.shutdown(cancel_futures=True)
 
-    def __init__(self, elements: Iterator[Any], count: int = 4) -> None:
-        self._elements, self._count = elements, count
-        self._coming: deque[Future[Any]] = deque()
 
-    def __enter__(self) -> "ReadAhead":
-        self._thread = ThreadPoolExecutor(1)
-        for _ in range(self._count):
-            self._submit()
-        return self
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """The facts that identify the content of a cache's file.
 
-    def __exit__(self, *error: Any) -> None:
-        self._thread.shutdown(cancel_futures=True)
+    Attributes:
+      records: the number of records.
+      crc32c: the file's CRC-32C, in base 64.
+      bytes: the file's size; 0 if the cache or the bucket lists the checksum.
+      modified: the file's modification time in nanoseconds; 0 in the same case.
+    """
 
-    def __iter__(self) -> "ReadAhead":
-        return self
+    records: Count
+    crc32c: str
+    bytes: Count = 0
+    modified: Count = 0
 
-    def __next__(self) -> Any:
-        element = self._coming.popleft().result()
-        if element is _END:
-            raise StopIteration
-        self._submit()
-        return element
 
-    def _submit(self) -> None:
-        self._coming.append(self._thread.submit(next, self._elements, _END))
+def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Shard]:
+    """Returns the facts that identify the content of each file.
+
+    Args:
+      files: the files.
+      recorded: file -> the facts that an earlier call returned, for files that were read before.
+
+    Raises:
+      UserError: if a file cannot be read, or is damaged.
+    """
+    listed, in_bucket = _list_entries(files), _list_buckets(files)
+
+    def find(file: str) -> Shard:
+        entry, before = listed.get(file, {}), recorded.get(file)
+        crc32c = entry.get("crc32c") or (file in in_bucket and in_bucket[file].crc32c)
+        if crc32c and before and before.crc32c == crc32c:
+            return before
+        if crc32c:
+            return Shard(entry.get("examples") or _count(file), crc32c)
+        with reading(file):
+            status = any_path(file).stat()
+            if before and (before.bytes, before.modified) == (status.st_size, status.st_mtime_ns):
+                return before
+        checksum = _compute_facts(file).crc32c
+        return Shard(_count(file), checksum, status.st_size, status.st_mtime_ns)
+
+    return _map_files(find, files)
+
+
+def count_records(files: Sequence[str]) -> list[int]:
+    """Returns the number of records of each file, without computing checksums.
+
+    Raises:
+      UserError: if a file cannot be read, or is damaged.
+    """
+    listed = _list_entries(files)
+    return _map_files(lambda file: listed.get(file, {}).get("examples") or _count(file), files)
+
+
+def _count(file: str) -> int:
+    with reading(file, ValueError), binary(file) as stream:
+        return sum(1 for _ in tfrecord.beginnings(stream))
+
+
+def find_facts(files: Sequence[str]) -> list[Facts]:
+    """Returns the size and the CRC-32C of each file.
+
+    If the file is in a bucket, these are the values that the bucket reports. Otherwise they are
+    computed from the file.
+
+    Raises:
+      UserError: if a file cannot be read.
+    """
+    in_bucket = _list_buckets(files)
+    return _map_files(lambda file: in_bucket.get(file) or _compute_facts(file), files)
+
+
+def _list_buckets(files: Sequence[str]) -> dict[str, Facts]:
+    """Returns file -> the size and the checksum that its bucket reports."""
+    return {
+        posixpath.join(folder, name): facts
+        for folder in {posixpath.dirname(file) for file in files}
+        if object_facts.applies(folder)
+        for name, facts in object_facts.below(folder).items()
+    }
+
+
+def _compute_facts(file: str) -> Facts:
+    with reading(file), paths.local_copy(file) as copy:
+        return object_facts.of_file(copy)
+
+
+def _map_files(function: Callable[[str], Any], files: Sequence[str]) -> list[Any]:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        return list(pool.map(function, files))
+
+
+def _list_entries(files: Sequence[str]) -> dict[str, Any]:
+    """Returns file -> its entry in the `COMPLETED` of its folder, for the files that have one."""
+    from t0.caching import cache_files
+
+    return {
+        posixpath.join(folder, file): entry
+        for folder in {posixpath.dirname(file) for file in files}
+        for of_split in cache_files.read_manifest(folder).get("splits", {}).values()
+        for file, entry in of_split["files"].items()
+    }

@@ -52,6 +52,10 @@ class Ragged(NamedTuple):
         """The sequences' lengths, int64 [sequences]."""
         return np.diff(self.ends)
 
+    def sequence(self, number: int) -> np.ndarray:
+        """Returns the tokens of a sequence, as a view."""
+        return self.values[self.ends[number] : self.ends[number + 1]]
+
 
 def slices(values: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> Ragged:
     """Returns slices of `values`. Slice i has `sizes[i]` tokens and begins at `starts[i]`."""
@@ -79,35 +83,52 @@ def read_ids(files: Sequence[str], names: Sequence[str]) -> dict[str, Ragged]:
     counts = []
     for file in files:
         counts.append(0)
-        for records in record_batches(file):
-            try:
-                decoded = ids_of(records, names)
-            except ValueError as error:
-                raise _unreadable(file, error) from error
-            counts[-1] += len(records)
+        for decoded in read_batches(file, names):
+            counts[-1] += len(decoded[names[0]].lengths)
             for name in names:
                 chunks[name].append(decoded[name])
     turns = reading_order(counts) if len(files) > 1 else None
     return {name: _join_sequences(chunks[name], turns) for name in names}
 
 
-def reading_order(counts: Sequence[int]) -> np.ndarray:
+def reading_order(counts: Sequence[int], files: int = _FILES_IN_TURNS) -> np.ndarray:
     """Returns the order in which `read_ids` returns the records of files.
+
+    It is the order of `tf.data.Dataset.interleave`.
 
     Args:
       counts: the number of records of each file. The numbers in the result count the records of all
         files in order.
+      files: the number of files that are open together (`cycle_length`). If a file ends, the first
+        record of the next file comes one round later.
+
+    >>> reading_order([3, 1, 2], 2).tolist()
+    [0, 3, 1, 2, 4, 5]
     """
-    return in_turns(counts, _FILES_IN_TURNS) if len(counts) > 1 else np.arange(sum(counts))
+    if len(counts) == 1:
+        return np.arange(counts[0])
+    ends = itertools.accumulate(counts, initial=0)
+    waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
+    open_files: list[Iterator[int] | None] = [None] * files
+    order: list[int] = []
+    while waiting or any(open_files):
+        for slot, file in enumerate(open_files):
+            open_files[slot] = file or (waiting.popleft() if waiting else iter(()))
+            number = next(open_files[slot], None)
+            if number is None:
+                open_files[slot] = None
+            else:
+                order.append(number)
+    return np.array(order, np.int64)
 
 
-def first_ids(file: str, names: Sequence[str], count: int) -> dict[str, Ragged]:
-    """Reads integer features of the first `count` records of a file; see `read_ids`."""
-    records = next(record_batches(file), [])[:count]
-    try:
-        return ids_of(records, names)
-    except ValueError as error:
-        raise _unreadable(file, error) from error
+def read_batches(file: str, names: Sequence[str]) -> Iterator[dict[str, Ragged]]:
+    """Yields the ids of a file's records, thousands of records at a time; see `read_ids`."""
+    for records in record_batches(file):
+        try:
+            yield ids_of(records, names)
+        except ValueError as error:
+            raise _unreadable(file, error) from error
 
 
 def record_batches(file: str, at_once: int = _RECORDS_AT_ONCE) -> Iterator[list[bytes]]:
@@ -139,36 +160,6 @@ def _join_sequences(sequences: Sequence[Ragged], order: np.ndarray | None) -> Ra
     return slices(values, ends[order], np.diff(ends)[order])
 
 
-def in_turns(counts: Sequence[int], files: int) -> np.ndarray:
-    """Returns the order in which `tf.data.Dataset.interleave` yields the records of files.
-
-    Args:
-      counts: the number of records of each file. The numbers in the result count the records of all
-        files in order.
-      files: the number of files that are open together (`cycle_length`). If a file ends, the first
-        record of the next file comes one round later.
-
-    >>> in_turns([3, 1, 2], 2).tolist()
-    [0, 3, 1, 2, 4, 5]
-    """
-    ends = itertools.accumulate(counts, initial=0)
-    waiting = deque(iter(range(first, end)) for first, end in itertools.pairwise(ends))
-    open_files: list[Iterator[int] | None] = [None] * files
-    order: list[int] = []
-    while waiting or any(open_files):
-        for slot in range(files):
-            if open_files[slot] is None and waiting:
-                open_files[slot] = waiting.popleft()
-            if open_files[slot] is None:
-                continue
-            number = next(open_files[slot], None)
-            if number is None:
-                open_files[slot] = None
-            else:
-                order.append(number)
-    return np.array(order, np.int64)
-
-
 def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     """Decodes integer features of `tf.train.Example` messages.
 
@@ -186,7 +177,7 @@ def ids_of(records: Sequence[bytes], names: Sequence[str]) -> dict[str, Ragged]:
     for name, (starts, stops) in spans.items():
         pieces = [buffer[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
         packed_ends = np.append(0, np.cumsum(stops - starts))
-        decoded[name] = _decode_varints(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
+        decoded[name] = decode_varints(np.frombuffer(b"".join(pieces), np.uint8), packed_ends)
     return decoded
 
 
@@ -329,12 +320,18 @@ def _varints(data: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, after
 
 
-def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
+def decode_varints(
+    packed: np.ndarray, packed_ends: np.ndarray, kind: type[np.integer] = np.int32
+) -> Ragged:
     """Decodes sequences of varints.
 
     Args:
       packed: the bytes of all sequences, one sequence after another.
       packed_ends: first a 0, then the index in `packed` at which each sequence ends.
+      kind: the type of the result's values.
+
+    Raises:
+      ValueError: if an integer has more than ten bytes.
     """
     stops = np.flatnonzero(packed < 128)
     starts = np.append(0, stops[:-1] + 1)[: stops.size]
@@ -349,14 +346,14 @@ def _decode_varints(packed: np.ndarray, packed_ends: np.ndarray) -> Ragged:
         values[rows] |= (packed[starts[rows] + byte_index] & 127).astype(
             values.dtype
         ) << 7 * byte_index
-    return Ragged(values.astype(np.int32, copy=False), np.searchsorted(stops, packed_ends))
+    return Ragged(values.astype(kind, copy=False), np.searchsorted(stops, packed_ends))
 
 
 def _rewrite_usual(record: bytes, names: Sequence[str]) -> bytes:
     """Returns a `tf.train.Example` with only the integer features `names`, in the common layout."""
     features = features_of(record)
     try:
-        packed = {name: _packed_integers(name, features.get(name, b"")) for name in names}
+        packed = {name: packed_integers(name, features.get(name, b"")) for name in names}
     except ValueError as error:
         raise ValueError(f"a record is not a tf.train.Example: {error}") from error
     return tf_examples.example(
@@ -381,7 +378,12 @@ def features_of(record: bytes) -> dict[str, bytes]:
     return by_name
 
 
-def _packed_integers(name: str, feature: bytes) -> bytes:
+def packed_integers(name: str, feature: bytes) -> bytes:
+    """Returns the integers of a `tf.train.Feature` as consecutive varints.
+
+    Raises:
+      ValueError: if the feature has values of another type, or is damaged.
+    """
     packed = []
     for kind, content in nested(feature, 1, 2, 3):
         if kind != 3:

@@ -25,9 +25,12 @@ import numpy as np
 from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
 from t0.errors import UserError
 from t0.feeding import packing
-from t0.feeding.answer_choices import FEATURES as CHOICE_FEATURES
-from t0.feeding.answer_choices import ChoiceSource
-from t0.feeding.instructed import FEATURES, InstructedSource
+from t0.feeding.cached_examples import (
+    CHOICE_FEATURES,
+    INSTRUCTION_FEATURES,
+    ChoiceSource,
+    InstructedSource,
+)
 from t0.feeding.mixing import DRAWS, MixedStream, TaskShare, TaskState
 from t0.feeding.pretraining import CachedDocuments, PretrainingSource
 from t0.feeding.reading import CachedSource, ExampleSource
@@ -72,10 +75,11 @@ class Filling:
     unknown: float = 0.0
 
 
+@dataclasses.dataclass(eq=False)
 class TrainingData:
     """Makes endless batches of a mixture's examples.
 
-    Args:
+    Attributes:
       mixture: an endless stream of examples.
       lengths: feature -> the number of tokens of a row, inputs first.
       seed: the seed of the order of rows.
@@ -83,52 +87,28 @@ class TrainingData:
       ends_in_eos: the features whose rows must end in EOS if they are full.
       window_rows: the number of rows that the examples of a window fill.
       spec: the specification of the data; None if there is no specification, such as in tests.
-      choices: the attribute `choices`.
-
-    Attributes:
-      mixture: the stream of examples.
-      window_sizes: number of a window -> the number of its rows, for the windows that are known.
       choices: the largest number of answer choices of an example; None if examples have none.
+      filling: statistics about the packing of the last window; None before the first window.
+      window_sizes: number of a window -> the number of its rows, for the windows that are known.
     """
 
-    def __init__(
-        self,
-        mixture: MixedStream,
-        lengths: Mapping[str, int],
-        *,
-        seed: int,
-        pack: bool = True,
-        ends_in_eos: tuple[str, ...] = (),
-        window_rows: int = 512,
-        spec: DataSpec | None = None,
-        choices: int | None = None,
-    ) -> None:
-        self.mixture = mixture
-        self.choices = choices
-        self._lengths = dict(lengths)
-        self._seed = seed
-        self._pack = pack
-        self._ends_in_eos = ends_in_eos
-        self._window_rows = window_rows
-        self._filling: Filling | None = None
-        self._draws: int | None = None
-        self.spec = spec
-        self.window_sizes: dict[int, int] = {}
+    mixture: MixedStream
+    lengths: Mapping[str, int]
+    _: dataclasses.KW_ONLY
+    seed: int
+    pack: bool = True
+    ends_in_eos: tuple[str, ...] = ()
+    window_rows: int = 512
+    spec: DataSpec | None = None
+    choices: int | None = None
+    filling: Filling | None = dataclasses.field(default=None, init=False)
+    window_sizes: dict[int, int] = dataclasses.field(default_factory=dict, init=False)
+    _draws: int | None = dataclasses.field(default=None, init=False)
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of a batch's arrays."""
-        return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self._lengths}], 0))
-
-    @property
-    def packed(self) -> bool:
-        """Whether several examples share a row."""
-        return self._pack
-
-    @property
-    def filling(self) -> Filling | None:
-        """Statistics about the packing of the last window; None before the first window."""
-        return self._filling
+        return tuple(self._pack_rows([{name: np.ones(1, np.int32) for name in self.lengths}], 0))
 
     def shares(self) -> list[TaskShare]:
         """Returns each task's share of the examples drawn so far, including the current window."""
@@ -162,25 +142,25 @@ class TrainingData:
         if position is not None:
             window, used, states = position["window"], position["row"], position["tasks"]
         current = self.window(window, states)
-        if used >= self._filling.rows:
+        if used >= self.filling.rows:
             raise UserError(
                 f"the checkpoint's position is row {used:,} of window {window:,}, which has only "
-                f"{self._filling.rows:,} rows: the checkpoint is damaged, or the caches have "
+                f"{self.filling.rows:,} rows: the checkpoint is damaged, or the caches have "
                 "changed. Resume from an older checkpoint"
             )
         while True:
             portions, missing = [], rows
             while missing:
-                taken = min(missing, self._filling.rows - used)
+                taken = min(missing, self.filling.rows - used)
                 portions.append({name: x[used : used + taken] for name, x in current.items()})
                 used, missing = used + taken, missing - taken
-                if used == self._filling.rows:
+                if used == self.filling.rows:
                     window, used, states = window + 1, 0, self.mixture.states()
                     current = self.window(window, states)
             batch = {
                 name: np.concatenate([portion[name] for portion in portions]) for name in current
             }
-            examples = self._filling.examples * (window + used / self._filling.rows)
+            examples = self.filling.examples * (window + used / self.filling.rows)
             yield batch, dataclasses.asdict(_Position(window, used, examples, states))
 
     def locate(self, batches: int, rows: int, window: int = 0, row: int = 0) -> Position:
@@ -232,9 +212,9 @@ class TrainingData:
 
     def rows_in(self, examples: Sequence[Mapping[str, np.ndarray]], window: int) -> list[list[int]]:
         """Returns the indices of the examples in each row of a window."""
-        if not self._pack:
+        if not self.pack:
             return [[number] for number in range(len(examples))]
-        return packing.assign_shuffled(examples, self._lengths, self._row_order(window))
+        return packing.assign_shuffled(examples, self.lengths, self._row_order(window))
 
     def window(self, number: int, states: Mapping[str, TaskState] | None = None) -> Batch:
         """Returns the packed rows of a window; see `examples_in`."""
@@ -245,46 +225,41 @@ class TrainingData:
             examples = self.examples_in(number, states)
         packed_rows = self._pack_rows(examples, number)
         self.window_sizes[number] = len(next(iter(packed_rows.values())))
-        self._filling = Filling(
+        self.filling = Filling(
             rows=self.window_sizes[number],
             examples=len(examples),
-            filled={name: packing.filled_share(packed_rows, name) for name in self._lengths},
-            unknown=self._filling.unknown if self._filling else _share_of_unknown(examples),
+            filled={name: packing.filled_share(packed_rows, name) for name in self.lengths},
+            unknown=self.filling.unknown
+            if self.filling
+            else float(np.mean([_UNKNOWN in example.get("targets", ()) for example in examples])),
         )
         return packed_rows
 
     def _draw_first_window(self) -> tuple[list[dict[str, np.ndarray]], int]:
         """Draws examples until they fill a window; returns the examples and the number of takes."""
         examples: list[dict[str, np.ndarray]] = []
-        tokens = dict.fromkeys(self._lengths, 0)
+        tokens = dict.fromkeys(self.lengths, 0)
         takes, full = 0, 0.0
-        while full < self._window_rows:
+        while full < self.window_rows:
             new_examples = self.mixture.take()
             takes += 1
             examples += new_examples
-            for name, length in self._lengths.items():
+            for name, length in self.lengths.items():
                 tokens[name] += sum(min(len(example[name]), length) for example in new_examples)
-            full = max(tokens[name] / length for name, length in self._lengths.items())
-            full = full if self._pack else len(examples)
+            full = max(tokens[name] / length for name, length in self.lengths.items())
+            full = full if self.pack else len(examples)
         return examples, takes
 
     def _row_order(self, window: int) -> np.random.Generator:
-        return np.random.default_rng([self._seed, _ROWS, window])
+        return np.random.default_rng([self.seed, _ROWS, window])
 
     def _pack_rows(self, examples: list[dict[str, np.ndarray]], number: int) -> Batch:
-        if not self._pack:
+        if not self.pack:
             return packing.pad(
-                examples, self._lengths, ends_in_eos=self._ends_in_eos, choices=self.choices
+                examples, self.lengths, ends_in_eos=self.ends_in_eos, choices=self.choices
             )
         order = self._row_order(number)
-        return packing.pack(examples, self._lengths, ends_in_eos=self._ends_in_eos, order=order)
-
-
-def _share_of_unknown(examples: Sequence[Mapping[str, np.ndarray]]) -> float:
-    """Returns the share of examples whose targets contain an unknown token."""
-    return sum(_UNKNOWN in example.get("targets", ()) for example in examples) / max(
-        1, len(examples)
-    )
+        return packing.pack(examples, self.lengths, ends_in_eos=self.ends_in_eos, order=order)
 
 
 def open_training_data(
@@ -344,16 +319,13 @@ def open_source(
                 "needs SeqIO. Cache it with seqio_cache_tasks"
             )
         return live(task, data)
-    examples = task.examples or 0
-
-    def cached(*features: str) -> CachedSource:
-        return CachedSource(task.name, task.cache_files, examples, features)
-
+    cache = task.name, task.cache_files, task.examples or 0
     if task.choices:
-        return ChoiceSource(cached(*CHOICE_FEATURES))
+        return ChoiceSource(CachedSource(*cache, CHOICE_FEATURES))
     if task.objective is not None:
-        documents = CachedDocuments(cached("targets"))
+        documents = CachedDocuments(CachedSource(*cache, ("targets",)))
         return PretrainingSource(task.name, documents, task.objective, data.lengths)
     if task.instructions is not None:
-        return InstructedSource(cached(*FEATURES), task.instructions, data.lengths)
-    return cached(*data.lengths)
+        spec = task.instructions
+        return InstructedSource(*cache, INSTRUCTION_FEATURES, spec=spec, lengths=data.lengths)
+    return CachedSource(*cache, tuple(data.lengths))

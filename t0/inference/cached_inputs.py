@@ -17,7 +17,7 @@ import numpy as np
 
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import denoising, instructed
+from t0.feeding import cached_examples, pretraining
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 
@@ -101,18 +101,18 @@ def _decode_instructions(
     Raises:
       ValueError: if the record does not belong to a task with instructions.
     """
-    ids = ids_of(records, (*instructed.FEATURES, _PARTS))
+    ids = ids_of(records, (*cached_examples.INSTRUCTION_FEATURES, _PARTS))
     texts, outputs = texts_of(records, _INSTRUCTION_TEXTS).values()
-    inputs, fits = instructed.join_parts(ids, spec)
-    sizes = instructed.part_sizes(ids[_PARTS], spec)
+    inputs, fits = cached_examples.join_parts(ids, spec)
+    sizes = cached_examples.part_sizes(ids[_PARTS], spec)
     if sizes.shape != fits.shape:
         raise ValueError("the parts of a record's text are not those of its inputs")
     shown = [
         None if text is None else _select_slices(text, of_text, part_fits)
         for text, of_text, part_fits in zip(texts, sizes, fits, strict=True)
     ]
-    sequences = {"inputs": inputs, "targets": instructed.draw_outputs(ids, None)}
-    ended = {name: denoising.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
+    sequences = {"inputs": inputs, "targets": cached_examples.draw_outputs(ids, None)}
+    ended = {name: pretraining.append_eos(sequences[name], spec.eos[name], None) for name in FIELDS}
     return ended, [shown, outputs]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from t0.errors import UserError
-from t0.feeding.cut_warning import LOUD, cut_warning
+from t0.feeding.packing import LOUD, cut_warning
 from t0.scoring.records import ChoiceRecord, ReadRecords
 from t0.sources.documents import COLUMNS, documents_in_rows, ids_in_rows
 

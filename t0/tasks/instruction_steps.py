@@ -17,7 +17,7 @@ Therefore, to drop an example from the input, it is enough to drop its ids. Ther
 if two ways to split a word are equally likely, the choice of SentencePiece may depend on the text
 before the word.
 
-`t0.feeding.instructed` performs the steps after the caching point without TensorFlow.
+`t0.feeding.cached_examples` performs the steps after the caching point without TensorFlow.
 """
 
 from collections.abc import Mapping

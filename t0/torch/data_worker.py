@@ -5,7 +5,7 @@
 
 The worker process registers the tasks with TensorFlow and SeqIO. It renders, tokenizes and packs
 examples, and sends each batch through a pipe, with the position of the next batch. Each of the two
-processes has a buffer (`ReadAhead`) at its end of the pipe. The pipe and the two buffers together
+processes has a buffer (`read_ahead`) at its end of the pipe. The pipe and the two buffers together
 hold at most ten batches. If the training process ends for any reason, the pipe closes, and the
 worker process ends.
 """
@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from t0.config.specification import DataSpec
 from t0.errors import UserError
 from t0.feeding.mixing import TaskShare
-from t0.feeding.reading import ReadAhead
+from t0.feeding.reading import read_ahead
 from t0.feeding.training_data import Batch, Filling, Position, TrainingData, open_training_data
 
 
@@ -67,7 +67,7 @@ class WorkerData:
             lambda task, _: SimpleNamespace(name=task.name, examples=task.examples, cache=None),
         )
         self.spec, self.mixture, self.window_sizes = spec, data.mixture, data.window_sizes
-        self.packed, self.read_position = data.packed, data.read_position
+        self.read_position = data.read_position
         self.choices = None
         self.filling: Filling | None = None
         self._words, self._shares = words, data.shares()
@@ -126,7 +126,7 @@ def _send_batches(
     with contextlib.suppress(BrokenPipeError):
         try:
             data = _open_live(words, spec)
-            with ReadAhead(data.batches(rows, position)) as batches:
+            with contextlib.closing(read_ahead(data.batches(rows, position))) as batches:
                 for batch, following in batches:
                     sender.send((batch, following, data.filling, data.shares()))
         except UserError as error:

@@ -26,10 +26,9 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, original, say
 from t0.feeding import batch_stream, manifest
-from t0.feeding.batch_stream import Stream
+from t0.feeding.batch_stream import Stream, stream_dataset
+from t0.feeding.live import checked_tsv_files
 from t0.feeding.opening import open_dataset_function
-from t0.feeding.stream_dataset import stream_dataset
-from t0.feeding.tsv_files import checked_tsv_files
 from t0.files import publishing
 from t0.training import checkpointing, model_directory
 from t0.training.checkpointing import is_finished

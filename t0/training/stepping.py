@@ -48,7 +48,7 @@ from t0.config.specification import Count, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
-from t0.feeding.reading import ReadAhead
+from t0.feeding.reading import read_ahead
 from t0.training import recorder
 from t0.training.model_directory import Keep, find_first_step
 from t0.training.recorder import Recorder, RunSize
@@ -528,7 +528,7 @@ class Stepping:
             self._print(f"nothing to train: {reason}")
             return
         interval = self._options.log_every_steps or recorder.default_interval(total - first)
-        batches = ReadAhead(self._data.batches(self._size.rows, self._position))
+        batches = read_ahead(self._data.batches(self._size.rows, self._position))
         repeated = _REPEATED_SECONDS if "TORCHELASTIC_RUN_ID" in os.environ else 0.0
         recording: Recorder | _Silent = _Silent()
         if self._prints:
@@ -542,7 +542,7 @@ class Stepping:
         with (
             watched_signals(prints=self._prints, repeated_seconds=repeated) as received_signal,
             contextlib.closing(recording),
-            batches,
+            contextlib.closing(batches),
         ):
             size = self._size.fields if self._saved is None or first == 0 else {}
             if self._saved is None:
@@ -615,7 +615,7 @@ class Stepping:
         next_seconds = self._step_seconds + self._evaluating_seconds + self._saving_seconds
         return limit.verdict if self._engine.max_over_processes(limit.over(next_seconds)) else ""
 
-    def _next(self, batches: ReadAhead) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
+    def _next(self, batches: Iterator[Any]) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
         try:
             return next(batches)
         except StopIteration:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from t5.data import preprocessors as t5_preprocessors
 from tiny_texts import examples_of_t5, restored
 
-from t0.feeding import denoising, objectives, pretraining
-from t0.feeding.denoising import Ragged
+from t0.feeding import objectives, pretraining
+from t0.feeding.token_files import Ragged
 
 TOP = 358
 SIZES = st.lists(st.integers(1, 90), min_size=1, max_size=12)
@@ -40,9 +40,9 @@ def test_span_corruption_inputs_and_targets_restore_original(sizes, seed, noise)
     given_tokens = ragged(tokens(sizes, seed))
     density, mean_span = noise
     lengths = given_tokens.lengths
-    mask = denoising.span_mask(lengths, seeded(seed), density=density, mean_span=mean_span)
-    inputs = denoising.with_sentinels(given_tokens, mask, TOP)
-    targets = denoising.with_sentinels(given_tokens, ~mask, TOP)
+    mask = pretraining.span_mask(lengths, seeded(seed), density=density, mean_span=mean_span)
+    inputs = pretraining.with_sentinels(given_tokens, mask, TOP)
+    targets = pretraining.with_sentinels(given_tokens, ~mask, TOP)
     start = 0
     for before, visible, hidden in zip(
         listed(given_tokens), listed(inputs), listed(targets), strict=True
@@ -52,7 +52,7 @@ def test_span_corruption_inputs_and_targets_restore_original(sizes, seed, noise)
         start += len(before)
         assert found == before
         assert masked == own
-        noise_tokens, spans = denoising.spans(np.array(len(before)), density, mean_span)
+        noise_tokens, spans = pretraining.spans(np.array(len(before)), density, mean_span)
         if len(before) > 1:
             assert sum(own) == noise_tokens
             assert not own[0]
@@ -63,18 +63,18 @@ def test_span_corruption_inputs_and_targets_restore_original(sizes, seed, noise)
 def test_span_mask_is_uniform_over_all_masks():
     # 8 tokens, 3 of them noise in 2 spans: 2 partitions of the noise, 4 of the rest.
     count = 8000
-    mask = denoising.span_mask(np.full(count, 8), seeded(), density=0.375, mean_span=1.5)
+    mask = pretraining.span_mask(np.full(count, 8), seeded(), density=0.375, mean_span=1.5)
     found, times = np.unique(mask.reshape(count, 8), axis=0, return_counts=True)
     assert len(found) == 8
     assert times.min() / times.max() > 0.85
 
 
 def test_span_corruption_of_568_tokens_gives_512_and_114():
-    assert [int(n) for n in denoising.spans(np.array(568), 0.15, 3.0)] == [85, 28]
+    assert [int(n) for n in pretraining.spans(np.array(568), 0.15, 3.0)] == [85, 28]
     pieces = ragged(tokens([568] * 5))
-    mask = denoising.span_mask(pieces.lengths, seeded())
+    mask = pretraining.span_mask(pieces.lengths, seeded())
     for part, length in ((mask, 512), (~mask, 114)):
-        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, 512)
+        made = pretraining.append_eos(pretraining.with_sentinels(pieces, part, TOP), 1, 512)
         assert made.lengths.tolist() == [length] * 5
         assert all(sequence[-1] == 1 for sequence in listed(made))
 
@@ -82,10 +82,10 @@ def test_span_corruption_of_568_tokens_gives_512_and_114():
 @given(SIZES)
 def test_denoising_split_and_concatenate_keep_token_order(sizes):
     sequences = tokens(sizes)
-    joined = denoising.join_documents(ragged(sequences), 3)
+    joined = pretraining.join_documents(ragged(sequences), 3)
     wanted = [sum((s.tolist() for s in sequences[n : n + 3]), []) for n in range(0, len(sizes), 3)]
     assert listed(joined) == wanted
-    pieces = listed(denoising.split(joined, 7))
+    pieces = listed(pretraining.split(joined, 7))
     assert sum(pieces, []) == sum(wanted, [])
     assert [len(p) for p in pieces] == [
         size for w in wanted for size in [7] * (len(w) // 7) + [len(w) % 7] * (len(w) % 7 > 0)
@@ -94,15 +94,15 @@ def test_denoising_split_and_concatenate_keep_token_order(sizes):
 
 def test_denoising_chunks_drop_padding_ids_and_empty_documents():
     documents = ragged([[5, 0, 6], [], [7]])
-    taken = denoising.chunks(documents, seeded(), order=np.array([2, 1, 0]))
+    taken = pretraining.chunks(documents, seeded(), order=np.array([2, 1, 0]))
     assert listed(taken) == [[7], [5, 0, 6]]
-    assert listed(denoising.join_documents(taken)) == [[7, 5, 6]]
+    assert listed(pretraining.join_documents(taken)) == [[7, 5, 6]]
 
 
 def test_denoising_chunk_of_long_document_is_drawn_uniformly():
     document = np.arange(25)
     documents = ragged([document] * 600)
-    taken = listed(denoising.chunks(documents, seeded(), longest=10))
+    taken = listed(pretraining.chunks(documents, seeded(), longest=10))
     found = {(t[0], t[-1]) for t in taken}
     assert found == {(0, 9), (10, 19), (20, 24)}
     counts = [sum(t[0] == start for t in taken) for start in (0, 10, 20)]
@@ -112,7 +112,7 @@ def test_denoising_chunk_of_long_document_is_drawn_uniformly():
 @given(SIZES, st.integers(0, 5))
 def test_prefix_lm_mask_leaves_tokens_on_both_sides(sizes, seed):
     lengths = np.array(sizes)
-    mask = denoising.prefix_mask(lengths, seeded(seed))
+    mask = pretraining.prefix_mask(lengths, seeded(seed))
     for part in np.split(mask, np.cumsum(lengths)[:-1]):
         assert 1 <= part.sum() <= len(part) - 1 or len(part) == 1 and not part.any()
         assert part[: part.sum()].all()
@@ -120,9 +120,9 @@ def test_prefix_lm_mask_leaves_tokens_on_both_sides(sizes, seed):
 
 def test_eos_is_appended_within_the_length_limit():
     sequences = ragged([[5, 6, 7, 8], [9], []])
-    assert listed(denoising.append_eos(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
-    assert listed(denoising.append_eos(sequences, None, 3)) == [[5, 6, 7], [9], []]
-    assert listed(denoising.append_eos(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
+    assert listed(pretraining.append_eos(sequences, 1, 4)) == [[5, 6, 7, 1], [9, 1], [1]]
+    assert listed(pretraining.append_eos(sequences, None, 3)) == [[5, 6, 7], [9], []]
+    assert listed(pretraining.append_eos(sequences, 1, None)) == [[5, 6, 7, 8, 1], [9, 1], [1]]
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +156,13 @@ def test_span_corruption_equals_t5(features, lengths):
     back = [restored(example["inputs"], example["targets"], TOP) for example in theirs]
     mask = np.concatenate([mask for _, mask in back])
     pieces = ragged([found for found, _ in back])
-    joined = denoising.join_documents(ragged(documents))
+    joined = pretraining.join_documents(ragged(documents))
     segment = max(len(found) for found, _ in back)
-    assert listed(denoising.split(joined, segment)) == listed(pieces)
+    assert listed(pretraining.split(joined, segment)) == listed(pieces)
     for name, part in (("inputs", mask), ("targets", ~mask)):
-        made = denoising.append_eos(denoising.with_sentinels(pieces, part, TOP), 1, lengths[name])
+        made = pretraining.append_eos(
+            pretraining.with_sentinels(pieces, part, TOP), 1, lengths[name]
+        )
         assert listed(made) == [example[name].tolist() for example in theirs]
         assert made.values.dtype == np.int32
 
@@ -179,7 +181,7 @@ def test_span_mask_has_noise_and_span_counts_of_t5(seed):
             ]
         )
     for length, mask in zip(lengths, theirs, strict=True):
-        ours = denoising.span_mask(np.array([length]), seeded(seed))
+        ours = pretraining.span_mask(np.array([length]), seeded(seed))
         assert ours.shape == mask.shape
         assert ours.sum() == mask.sum()
         assert np.diff(ours.astype(int)).clip(0).sum() == np.diff(mask.astype(int)).clip(0).sum()
@@ -193,13 +195,13 @@ def test_prefix_lm_equals_t5(features):
     ours = our_examples(steps[0], features, lengths)(ragged(documents))
     assert len(ours["inputs"].lengths) == len(theirs)
     # Pieces are the same, cut at another place; what goes past the targets' limit is lost to both.
-    pieces = denoising.split(ragged(documents), 32)
+    pieces = pretraining.split(ragged(documents), 32)
     mask = []
     for piece, example in zip(listed(pieces), theirs, strict=True):
         taken = len(example["inputs"]) - 1
         mask += [n < taken for n in range(len(piece))]
     for name, part in (("inputs", np.array(mask)), ("targets", ~np.array(mask))):
-        made = denoising.append_eos(denoising.select_masked(pieces, part), 1, lengths[name])
+        made = pretraining.append_eos(pretraining.select_masked(pieces, part), 1, lengths[name])
         assert listed(made) == [example[name].tolist() for example in theirs]
     both = ours["inputs"].lengths + ours["targets"].lengths - 2
     cut = ours["targets"].lengths == lengths["targets"]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import host_graphs, instructed, manifest, opening
+from t0.feeding import cached_examples, host_graphs, manifest, opening
 from t0.feeding.batch_examples import RunData
 from t0.feeding.manifest import Start
 from t0.feeding.mixing import MixedStream
@@ -196,7 +196,9 @@ def test_instruction_joining_to_length_equals_tensorflow(longest, eos):
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)
     spec = InstructionSpec(2, longest, {"inputs": 1 if eos else None, "targets": 1})
     rows = [list(range(sum(row))) for row in sizes.tolist()]
-    found, _ = instructed.join_parts({"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec)
+    found, _ = cached_examples.join_parts(
+        {"inputs": ragged(rows), "part_tokens": ragged(sizes)}, spec
+    )
     dataset = tf.data.Dataset.from_generator(
         lambda: ({"inputs": one, "part_tokens": two} for one, two in zip(rows, sizes, strict=True)),
         output_signature=dict.fromkeys(("inputs", "part_tokens"), tf.TensorSpec([None], tf.int32)),
@@ -231,8 +233,8 @@ GOOD = {
 def test_instruction_records_of_other_kinds_are_refused(changes, said):
     features = {**GOOD, **changes}
     with pytest.raises(ValueError, match=said):
-        instructed.join_parts(features, SPEC)
-        instructed.draw_outputs(features, None)
+        cached_examples.join_parts(features, SPEC)
+        cached_examples.draw_outputs(features, None)
 
 
 def test_instruction_cache_that_is_damaged_is_named(task):

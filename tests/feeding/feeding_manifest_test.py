@@ -13,7 +13,7 @@ import tiny_caches
 
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.feeding import manifest, shards
+from t0.feeding import manifest, reading
 from t0.feeding.live import DatasetBatches
 from t0.feeding.manifest import Start
 from t0.feeding.reading import CachedSource
@@ -196,10 +196,10 @@ def test_manifest_reads_unchanged_files_only_once(spec, tmp_path, monkeypatch):
     manifest.publish(str(tmp_path), recorded)
     recorded = manifest.read(str(tmp_path))
     read = []
-    binary = shards.binary
-    monkeypatch.setattr(shards, "binary", lambda file: read.append(file) or binary(file))
-    of_file = shards.object_facts.of_file
-    monkeypatch.setattr(shards.object_facts, "of_file", lambda f: read.append(f) or of_file(f))
+    binary = reading.binary
+    monkeypatch.setattr(reading, "binary", lambda file: read.append(file) or binary(file))
+    of_file = reading.object_facts.of_file
+    monkeypatch.setattr(reading.object_facts, "of_file", lambda f: read.append(f) or of_file(f))
     data = open_training_data(spec)
     assert manifest.follow(str(tmp_path), recorded, data, ROWS, (0, None))[0] == recorded
     assert data.mixture.streams[0].source.cache.counts.sum() == tiny_caches.COUNTS["toy_a"]
@@ -227,13 +227,13 @@ def test_manifest_of_a_bucket_reads_unchanged_files_only_once(spec, tmp_path, bu
     )
     spec = dataclasses.replace(spec, tasks=moved)
     recorded = manifest.build(open_training_data(spec), ROWS, Start())
-    monkeypatch.setattr(shards, "binary", None)
+    monkeypatch.setattr(reading, "binary", None)
     assert manifest.build(open_training_data(spec), ROWS, Start(), recorded) == recorded
     # For other object stores, TensorFlow's file system tells size and time.
     monkeypatch.undo()
-    monkeypatch.setattr(shards.object_facts, "applies", lambda path: False)
+    monkeypatch.setattr(reading.object_facts, "applies", lambda path: False)
     recorded = manifest.build(open_training_data(spec), ROWS, Start())
-    monkeypatch.setattr(shards, "binary", None)
+    monkeypatch.setattr(reading, "binary", None)
     assert manifest.build(open_training_data(spec), ROWS, Start(), recorded) == recorded
     assert min(shard.modified for shard in recorded.shards.values()) > 0
 
@@ -260,5 +260,5 @@ def test_manifest_is_not_needed_to_count_records_of_a_foreign_cache(tmp_path, mo
     files = [tmp_path / f"train.tfrecord-0000{n}-of-00002" for n in range(2)]
     for count, file in zip((3, 5), files, strict=True):
         file.write_bytes(b"".join(tfrecord.framed(b"record") for _ in range(count)))
-    monkeypatch.delattr(shards, "_compute_facts")
-    assert shards.count_records(list(map(str, files))) == [3, 5]
+    monkeypatch.delattr(reading, "_compute_facts")
+    assert reading.count_records(list(map(str, files))) == [3, 5]

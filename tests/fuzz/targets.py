@@ -262,8 +262,7 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
     spec = InstructionSpec(1, 5, {"inputs": 1, "targets": 1})
 
     def run(data: st.DataObject) -> None:
-        from t0.feeding.instructed import FEATURES, InstructedSource
-        from t0.feeding.reading import CachedSource
+        from t0.feeding.cached_examples import INSTRUCTION_FEATURES, InstructedSource
         from t0.inference.cached_inputs import open_cache
 
         entries = {**numbers, **data.draw(st.dictionaries(st.sampled_from([*numbers]), integers))}
@@ -271,8 +270,10 @@ def cached_instructions(folder: Path) -> Callable[[st.DataObject], None]:
         content += tf_examples.bytes_entry("inputs_pretokenized", [b"a bc "])
         content = data.draw(st.just(content) | damaged(content))
         path.write_bytes(tfrecord.framed(tf_examples.example(content)))
-        cached = CachedSource("one", (str(path),), 1, FEATURES)
-        source = InstructedSource(cached, spec, {"inputs": 5, "targets": 2})
+        lengths = {"inputs": 5, "targets": 2}
+        source = InstructedSource(
+            "one", (str(path),), 1, INSTRUCTION_FEATURES, spec=spec, lengths=lengths
+        )
         vocabularies = (Numbers(), Numbers())
         for read in (
             lambda: source.blocks(epoch=0, first=0, seed=1),
