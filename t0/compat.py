@@ -229,10 +229,12 @@ def _report_absent_tfds_data() -> None:
             # TensorFlow Datasets caches builders. A cached builder that was created before its data
             # was prepared would not notice the new data.
             Loader._MEMOIZED_BUILDERS.pop(self._get_builder_key(name, folder), None)
+            data_dir_argument = f", data_dir={str(folder)!r}" if folder else ""
             raise AbsentData(
                 f"the data of TensorFlow Datasets' {name} is not in {builder.data_dir}. Prepare "
-                f"it once, with a network: tfds build {name}; or set the folder that has it, with "
-                "--tfds_data_dir or the variable TFDS_DATA_DIR"
+                'it once, with a network: python -c "import tensorflow_datasets as tfds; '
+                f'tfds.builder({name!r}{data_dir_argument}).download_and_prepare()"; or set the '
+                "folder that has it, with --tfds_data_dir or the variable TFDS_DATA_DIR"
             )
         return builder
 
