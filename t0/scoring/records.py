@@ -277,18 +277,18 @@ def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:
             f"cannot store the records of a task in {tempfile.gettempdir()}: {error}. Set TMPDIR "
             "to another folder"
         ) from error
-    table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    reader = pa.ipc.open_file(pa.py_buffer(mapped))
+    batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     examples, choices = np.concatenate(numbers).T
     order = np.lexsort((choices, examples))
     examples = examples[order]
 
     def read(start: int = 0, stop: int | None = None) -> Iterator[ChoiceRecord]:
-        first = np.searchsorted(examples, start)
         last = len(order) if stop is None else np.searchsorted(examples, stop)
-        for index in range(first, last, _BATCH_RECORDS):
-            rows = table.take(order[index : min(last, index + _BATCH_RECORDS)]).to_pylist()
-            for row in rows:
-                ids = {name: np.frombuffer(row[name], np.int32) for name in ("inputs", "targets")}
-                yield ChoiceRecord(**row | ids)
+        for index in order[np.searchsorted(examples, start) : last].tolist():
+            batch, row = batches[index // _BATCH_RECORDS], index % _BATCH_RECORDS
+            record = ChoiceRecord(*(column[row].as_py() for column in batch.columns))
+            ids = [np.frombuffer(ids, np.int32) for ids in (record.inputs, record.targets)]
+            yield record._replace(inputs=ids[0], targets=ids[1])
 
     return read
