@@ -34,6 +34,8 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
+# SEPARATOR is not a fault. Rows with a separator are only counted, for a note.
+SEPARATOR = "'|||' kept as text, where promptsource would split"
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
@@ -107,6 +109,8 @@ def lint(
         # Some published templates print lists, and T0 was trained with these templates.
         if not source.template.published and source.compiled.prints_nested(row, index):
             failed.append(NESTED)
+        if source.compiled.keeps_separators(row):
+            failed.append(SEPARATOR)
         for check in failed:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)

@@ -140,7 +140,11 @@ class HfSource(CheckpointSource):
             keys.append(names.hf_name(_HEAD))
         present = [key for key in keys if key in self._weights.tensors]
         if not present:
-            raise UserError(f"{self.path} has no embedding; expected {' or '.join(keys)}")
+            stored = sorted(self._weights.tensors, key=lambda key: (bool(names.from_hf(key)), key))
+            raise UserError(
+                f"{self.path} has no embedding; expected {' or '.join(keys)}. Its keys are:"
+                f"{listed(stored)}"
+            )
         return present[0]
 
     def _find_copies(self, embedding: str, scaled: bool) -> dict[str, str]:
@@ -259,7 +263,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(folder / CONFIG)
     if config.get("quantization_config"):
         raise UserError(
-            f"{folder / CONFIG}: quantized weights (quantization_config) cannot be read"
+            f"{folder / CONFIG}: quantized weights (quantization_config) cannot be read. Use the "
+            "folder of the model before quantization"
         )
     kind = config.get("model_type")
     if kind not in look_alikes.T5_TYPES:

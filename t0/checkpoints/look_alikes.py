@@ -26,6 +26,7 @@ _WEIGHTS = (
 )
 # The subfolders in which a Trainer, the hub's cache or a folder of models keeps checkpoints.
 _SUBFOLDERS = ("*", "snapshots/*", "*/snapshots/*")
+_FSDP = ("*.distcp", "*/*.distcp", "*/*/*.distcp")
 
 
 def needs_transformers(path: str) -> bool:
@@ -53,13 +54,20 @@ def check(folder: Path) -> None:
 
 
 def hint(folder: Path) -> str:
-    """Returns a list of subfolders with a checkpoint, to append to an error message, or ""."""
+    """Returns what to use instead of a folder without a checkpoint, for an error message, or ""."""
     if is_remote(folder) or not folder.is_dir():
         return ""
     usable = sorted(
         {str(path) for pattern in _SUBFOLDERS for path in folder.glob(pattern) if _is_usable(path)}
     )
-    return f". Its subfolders with a checkpoint:{listed(usable)}" if usable else ""
+    if usable:
+        return f". Its subfolders with a checkpoint:{listed(usable)}"
+    for shards in (file.parent for pattern in _FSDP for file in folder.glob(pattern)):
+        merge = f"accelerate merge-weights {shards} NEW"
+        return (
+            f". {shards} has shards of FSDP: run {merge}, copy config.json into NEW, and name NEW"
+        )
+    return ""
 
 
 def _is_usable(path: Path) -> bool:

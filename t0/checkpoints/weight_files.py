@@ -127,7 +127,7 @@ def open_weights(folder: Path) -> Weights:
                 _check_same(folder, (single, weights), (index, open_files(folder, shard_of)))
             return weights
         if missing:
-            raise UserError(f"{folder / index} names missing files:{listed(missing)}")
+            raise UserError(f"{folder / index} names missing files, copy them:{listed(missing)}")
         if shard_of:
             return open_files(folder, shard_of)
     files = f"{SINGLE}, or {INDEX} with its shards"
@@ -284,8 +284,11 @@ def _read_header(path: Path, metadata: dict[str, str]) -> dict[str, StoredTensor
         for key, fact in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             first, last = (8 + length + offset for offset in fact["data_offsets"])
             shape = tuple(fact["shape"])
-            if fact["dtype"] not in _DTYPES or not all(type(n) is int and n >= 0 for n in shape):
-                raise ValueError(f"{shown(key)} is {shown(fact['dtype'])} {shown(shape)}")
+            if fact["dtype"] not in _DTYPES:
+                kind = shown(fact["dtype"])
+                raise UserError(f"{path}: {shown(key)} is {kind}; expected {', '.join(_DTYPES)}")
+            if not all(type(n) is int and n >= 0 for n in shape):
+                raise ValueError(f"{shown(key)} has the shape {shown(shape)}")
             tensors[key] = StoredTensor(path, shape, _DTYPES[fact["dtype"]], end)
             if first != end or last != end + tensors[key].nbytes:
                 raise ValueError(f"{shown(key)} is not where the tensor before it ends")
@@ -384,7 +387,8 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()
     ):
-        raise UserError(f"{path} contains more than tensors: save only model.state_dict()")
+        keys = listed([*map(shown, state)]) if isinstance(state, dict) else f"a {type(state)}"
+        raise UserError(f"{path} has more than tensors: save only model.state_dict(), not {keys}")
     return {key: (path, tensor.detach()) for key, tensor in state.items()}
 
 

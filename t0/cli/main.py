@@ -58,6 +58,8 @@ VERBS = {
 
 # Removed flag of a verb -> what replaces it. These rows go with the release after 1.0.
 REMOVED = {
+    ("convert", "--gzip_level"): "t0 convert writes T5X's arrays without compression",
+    ("convert", "--text"): "t0 convert --check compares all tensors",
     ("eval", "--format"): "to get results of lm-evaluation-harness, run our prompts in it: "
     "t0 export-eval TASKS --to lm-eval",
     ("overlap", "--pipeline_options"): "t0 overlap searches on all cores of this machine",

@@ -55,6 +55,7 @@ from t0.prompts.separators import (
     prepared,
     protect_row,
     protect_value,
+    remove_hyphens,
     remove_targets,
     until_separator,
 )
@@ -277,6 +278,14 @@ def _refuse_to_print(value: Any) -> str:
     raise _PrintsNested
 
 
+def _refuse_nested(value: Any) -> Any:
+    return _refuse_to_print(value) if isinstance(value, list | tuple | Mapping) else value
+
+
+# It calls `_refuse_nested` with each value that a template prints.
+_CHECKING = ENVIRONMENT.overlay(finalize=_refuse_nested)
+
+
 class _MarkedDict(dict[Any, Any]):
     __repr__ = _refuse_to_print
 
@@ -428,7 +437,7 @@ class CompiledTemplate:
         return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
 
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
-        """Returns whether the template prints a list or an object of the row.
+        """Returns whether the template prints a list or an object.
 
         The model would read such a value in Python notation, such as `['red', 'blue']`. Call this
         method only for a row that renders without an error.
@@ -438,11 +447,34 @@ class CompiledTemplate:
         variables = self._variables(prepared(row), row_index)
         variables = {name: _mark_nested(value) for name, value in variables.items()}
         try:
-            choices = self._choice_list(variables)
-            self._body.render(variables | {"answer_choices": _mark_nested(choices), _CUTS: []})
+            variables["answer_choices"] = _mark_nested(self._choice_list(variables))
+            for code in self._checks:
+                "".join(code.root_render_func(code.new_context(variables)))
         except _PrintsNested:
             return True
         return False
+
+    def keeps_separators(self, row: Mapping[str, Any]) -> bool:
+        """Returns whether promptsource would split this row's text where this class does not.
+
+        It would split at a `|||` in a list or an object, and in the text of a choice.
+        """
+        row, of_choices = remove_hyphens(row), self._columns_of("answer_choices")
+        return any(
+            SEPARATOR in str(row.get(name))
+            for name in self.columns
+            if name in of_choices or not isinstance(row.get(name), str)
+        )
+
+    @cached_property
+    def _checks(self) -> list[jinja2.Template]:
+        """The choices and the body, without cuts, for `prints_nested`."""
+        sources = (self.template.answer_choices, self.template.jinja)
+        trees = [*map(_CHECKING.parse, filter(None, sources))]
+        for tree in trees:
+            _read_labels(tree)
+        make = jinja2.Template.from_code
+        return [make(_CHECKING, _CHECKING.compile(tree), _CHECKING.globals) for tree in trees]
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:

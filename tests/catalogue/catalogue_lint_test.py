@@ -169,6 +169,8 @@ def test_lint_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
     for jinja, count in {
         "{{words}} {{text}} ||| x": 20,
+        "{{words|sort}} {{text}} ||| x": 20,
+        "{% set parts = text.split() %}{{parts}} ||| x": 20,
         "{{words|join}} {{text}} ||| x": 0,
     }.items():
         prompt = source(tmp_path / "other", monkeypatch, jinja)
@@ -176,3 +178,21 @@ def test_lint_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
         report = lint.lint(prompt, "train", rows=100)
         assert report.counts == ({lint.NESTED: count} if count else {})
         assert (lint.NESTED in lint.faults_of(report, max_share=0.1)) is bool(count)
+
+
+def test_lint_counts_rows_with_separator_text(tmp_path, monkeypatch):
+    prompt = source(
+        tmp_path, monkeypatch, "{{cells[0]}} {{text}} ||| {{answer_choices[0]}}", "a ||| b"
+    )
+    choosing = source(tmp_path, monkeypatch, "{{text}} ||| {{answer_choices[0]}}", "{{text}} ||| b")
+    rows = [
+        {"text": f"row {i}{' ||| x' * (i < 4)}", "cells": ["a ||| b", "c"][i % 2 :]}
+        for i in range(20)
+    ]
+    (tmp_path / "lintable" / "default" / "train.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows)
+    )
+    for one, count in ((prompt, 10), (choosing, 4)):
+        report = lint.lint(one, "train", rows=100)
+        assert report.counts == {lint.SEPARATOR: count}
+        assert lint.faults_of(report, max_share=0.0) == {}

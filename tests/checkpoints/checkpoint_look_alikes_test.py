@@ -76,5 +76,13 @@ def test_hub_cache_folder_lists_its_snapshots(tmp_path, model):
         assert refused(folder).endswith(f"with a checkpoint:\n  {snapshot}")
 
 
+def test_fsdp_shards_name_the_merge_command(tmp_path):
+    shards = tmp_path / "out" / "checkpoint-5" / "pytorch_model_fsdp_0"
+    shards.mkdir(parents=True)
+    (shards / "__0_0.distcp").write_bytes(b"")
+    for folder in (shards, shards.parent, tmp_path / "out"):
+        assert f"accelerate merge-weights {shards} NEW" in refused(folder)
+
+
 def test_checkpoint_look_alike_hint_is_empty_for_other_folders(tmp_path):
     assert look_alikes.hint(tmp_path) == look_alikes.hint(tmp_path / "none") == ""

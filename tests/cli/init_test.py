@@ -146,6 +146,12 @@ def test_init_train_validation_split_keeps_equal_rows_together(init, tmp_path):
     assert not texts[0] & texts[1]
 
 
+def test_init_classes_of_one_text_have_validation_rows(init, tmp_path):
+    write_csv(tmp_path / "x.csv", [{"text": f"text {i % 2}", "label": i % 2} for i in range(40)])
+    assert init("films", "x.csv", "--text=text")[0] == 0
+    assert len(written(tmp_path, "validation")) == 4
+
+
 def test_init_every_class_is_in_both_splits(init, tmp_path):
     rows = [
         {"text": f"words number {i} here", "label": ["often", "often", "rare"][i % 3]}
