@@ -277,7 +277,9 @@ def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:
             f"cannot store the records of a task in {tempfile.gettempdir()}: {error}. Set TMPDIR "
             "to another folder"
         ) from error
-    table = pa.ipc.open_file(pa.py_buffer(mapped)).read_all()
+    stored = pa.ipc.open_file(pa.py_buffer(mapped))
+    # Not as one table: taking rows from it would first join the columns of all batches.
+    batches = [stored.get_batch(number).columns for number in range(stored.num_record_batches)]
     examples, choices = np.concatenate(numbers).T
     order = np.lexsort((choices, examples))
     examples = examples[order]
@@ -285,10 +287,10 @@ def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:
     def read(start: int = 0, stop: int | None = None) -> Iterator[ChoiceRecord]:
         first = np.searchsorted(examples, start)
         last = len(order) if stop is None else np.searchsorted(examples, stop)
-        for index in range(first, last, _BATCH_RECORDS):
-            rows = table.take(order[index : min(last, index + _BATCH_RECORDS)]).to_pylist()
-            for row in rows:
-                ids = {name: np.frombuffer(row[name], np.int32) for name in ("inputs", "targets")}
-                yield ChoiceRecord(**row | ids)
+        for index in order[first:last].tolist():
+            number, row = divmod(index, _BATCH_RECORDS)
+            record = ChoiceRecord(*(column[row].as_py() for column in batches[number]))
+            inputs, targets = (np.frombuffer(ids, np.int32) for ids in record[2:4])
+            yield record._replace(inputs=inputs, targets=targets)
 
     return read
