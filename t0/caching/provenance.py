@@ -281,8 +281,10 @@ class CodeWalk:
     def _find_children(self, value: Any) -> Iterable[Any]:
         if isinstance(value, Mapping):
             return itertools.chain.from_iterable(value.items())
-        if isinstance(value, list | tuple | Set):
+        if isinstance(value, list | tuple):
             return value
+        if isinstance(value, Set):  # its order differs between processes
+            return sorted(value, key=repr)
         if isinstance(value, ModuleType):
             self.modules[value] = None
             return ()

@@ -55,7 +55,7 @@ from t0.caching.split_state import (
 )
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
-from t0.errors import UserError, interruptible, printable
+from t0.errors import UserError, interruptible, printable, write_reason
 from t0.files import OutputError, paths, publishing
 from t0.progress import ProgressLine
 
@@ -376,9 +376,11 @@ class _Run:
                 if len(self.outcomes[task.name]) == len(task.splits):
                     self._publish(task)
         except OutputError as error:
+            full = self.parts_dir != self.kept_parts and write_reason(error) == "the disk is full"
+            advice = " Free some space, or set TMPDIR=DIR to a folder with more." * full
             raise UserError(
                 f"{error}. The run has stopped; finished tasks stay, and the same command "
-                "continues from there."
+                f"continues from there.{advice}"
             ) from error
         return [outcome for of_task in self.outcomes.values() for outcome in of_task]
 

@@ -161,13 +161,13 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
         task.get_dataset(lengths, split=split, shuffle=False, try_in_mem_cache=False)
     except UserError:
         raise
-    except KeyError as error:
-        raise UserError(
-            f"task {task.name}: a step after the cache reads the feature {' or '.join(unfit)}, but "
-            f"no step before the cache makes it; they make: {', '.join(made)}"
-        ) from error
-    except Exception:  # noqa: BLE001, S110 - a step may need other lengths than these
-        pass
+    except Exception as error:  # a step may need other lengths than these
+        unread = [name for name in unfit if isinstance(error, KeyError) and name in str(error)]
+        if unread:
+            raise UserError(
+                f"task {task.name}: a step after the cache reads the feature {unread[0]}, but no "
+                f"step before the cache makes it; they make: {', '.join(made)}"
+            ) from error
 
 
 def _fits(feature: seqio.Feature, made: Mapping[str, Any] | None) -> bool:

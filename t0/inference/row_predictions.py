@@ -102,6 +102,12 @@ class RowTask:
         renamed = {name: old for name, old in self.prompt.template.columns if old in own.values()}
         return own | renamed
 
+    @functools.cached_property
+    def label_columns(self) -> list[str]:
+        """The columns of the file that the template uses for the target but not for the input."""
+        names = sorted(self.prompt.compiled.columns - self.prompt.compiled.input_columns)
+        return [self._columns[name] for name in names if name in self._columns]
+
     def check(self, output: str, *, all_choices: bool) -> None:
         """Checks the rows and the output before any prediction, which may take hours.
 
@@ -298,12 +304,15 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
     added = (*task.added_columns, *names)
     task.check_names(added)
     failures: list[str] = []
+    labels = 0
 
     def predicted_rows() -> Iterator[dict[str, Any]]:
+        nonlocal labels
         predictions = _read_lines(lines)
         prediction = next(predictions, None)
         for number, row in enumerate(task.rows.reader.rows(0, None)):
             values = {}
+            labels += any(_is_label(row.get(name)) for name in task.label_columns)
             if prediction and prediction["idx"] == number:
                 values = _values(task, prediction, names)
                 prediction = next(predictions, None)
@@ -313,6 +322,9 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
 
     write_table(output, (*task.rows.columns, *added), predicted_rows())
     notes = [f"{output}: {task.rows.count:,} rows, predicted with the prompt {task.prompt.task}"]
+    if labels:
+        columns = ", ".join(task.label_columns)
+        notes.append(f"  labels in the column {columns} are ignored: {labels:,} rows")
     if failures:
         number = f"{len(failures):,} row{'s' * (len(failures) != 1)}"
         notes.append(
@@ -324,6 +336,11 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
 def _read_lines(path: str) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8") as file:
         yield from map(json.loads, file)
+
+
+def _is_label(value: Any) -> bool:
+    """Returns whether a value is a label, which is neither missing nor empty nor hidden (-1)."""
+    return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 
 def _name_choices(task: RowTask, lines: str) -> Sequence[str]:

@@ -81,6 +81,10 @@ def _find(folders: Sequence[Path]) -> list[_ShardScores]:
             f"no finished shard below {', '.join(map(str, folders))}; wanted folders of "
             "evaluations with --shard_id and --num_shards"
         )
+    for path in shard_files.values():
+        # Its scores may be newer than its last file.
+        if any(path.parent.glob("unfinished_*")):
+            raise UserError(f"{path.parent} is not finished. {_AGAIN}; it resumes")
     return [_read(path) for path in shard_files.values()]
 
 

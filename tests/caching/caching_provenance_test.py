@@ -323,3 +323,11 @@ def test_cache_provenance_vocabulary_digest_ignores_sentinels(shop):
     other_vocabulary(shop)
     assert model_digest((shop.folder / "words.model").read_bytes()) != model_digest(plain)
     assert model_digest(b"no model") != model_digest(b"No model")
+
+
+def test_cache_provenance_sets_have_one_order_in_every_process():
+    walk = provenance.CodeWalk()
+    walk.visit(functools.partial(print, frozenset("zyxwvutsrqponmlkjihgfedcba")))
+    letters = [value for value in walk.values if len(value) == 3]
+    assert letters == sorted(letters)
+    assert len(letters) == 26

@@ -1,10 +1,12 @@
 """Caching into a bucket: workers write here, this process uploads what a disk would get."""
 
 import contextlib
+import errno
+import os
 
 import pytest
 
-from t0.caching import RecordOptions, work_plan, workers
+from t0.caching import RecordOptions, parts, work_plan, workers
 from t0.errors import UserError
 from t0.files import publishing
 from t0.testing import Killed
@@ -76,6 +78,18 @@ def test_upload_failure_stops_the_run_and_resume_finishes(whole, cache_here, buc
     bucket.set_faults(Once(None))
     cache_here(OUT, *TASKS, options=OPTIONS)
     assert bucket.files("b") == whole
+
+
+def test_upload_full_disk_of_temporary_files_is_one_line(whole, cache_here, bucket, monkeypatch):
+    def fill(self, frames):
+        with publishing.writing(self._path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.PartWriter, "append", fill)
+        with pytest.raises(UserError, match="^cannot write .*No space.*set TMPDIR=DIR.*$"):
+            cache_here(OUT, *TASKS, options=OPTIONS)
+    assert not bucket.files("b")
 
 
 def test_upload_replaces_an_old_cache(whole, cache_here, bucket):

@@ -119,6 +119,10 @@ def inputs_after_the_cache(example):
     return {**example, "inputs": example["targets"]}
 
 
+def inputs_of_own_length(dataset, sequence_length):
+    return inputs_after_the_cache(dataset).take(sequence_length["own"])
+
+
 @seqio.map_over_dataset
 def inputs_doubled(example):
     return {**example, "inputs": tf.concat([example["inputs"]] * 2, 0)}
@@ -134,6 +138,11 @@ add(
     "toy_made_later",
     source=LINE_SOURCE,
     preprocessors=[split_line, without_inputs, *TOKENISED, inputs_after_the_cache],
+)
+add(
+    "toy_made_later_by_length",
+    source=LINE_SOURCE,
+    preprocessors=[split_line, without_inputs, *TOKENISED, inputs_of_own_length],
 )
 add(
     "toy_unmade_and_read",

@@ -111,6 +111,7 @@ def test_predict_keeps_columns_and_adds_the_best_choice(task, tmp_path, monkeypa
         assert [float(row[name]) for name in added[2:]] == pytest.approx(shares, abs=1e-5)
         assert float(row["probability"]) == pytest.approx(max(shares), abs=1e-5)
     assert "1 row could not be rendered" in notes[-1] and "row 4" in notes[-1]
+    assert "labels in the column stars are ignored: 10 rows" in notes[1]
 
 
 def test_predict_resumes_after_saved_rows_with_the_same_bytes(task, tmp_path, monkeypatch):

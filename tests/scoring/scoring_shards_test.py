@@ -57,7 +57,7 @@ def test_resume_of_interrupted_shard(whole, shards, tmp_path, capsys, write):
     folder = shards / BatchShard(1, SHARDS).folder
     shutil.rmtree(folder)
     interrupted_at_write(write, shards, 1, SHARDS)
-    with pytest.raises(UserError, match="missing or not finished: 1"):
+    with pytest.raises(UserError, match="missing or not finished: 1|-00001-of-00003 is not fin"):
         merge([str(shards)], str(tmp_path / "merged"))
     capsys.readouterr()
     evaluate(shards, 1, SHARDS)
@@ -119,6 +119,11 @@ def none(shards):
     return [shards / "empty"], "no finished shard below .*empty"
 
 
+def begun_again(shards):
+    interrupted_at_write(3, shards, 1, SHARDS, checkpoint_fingerprint="other")
+    return [shards], "shard-00001-of-00003 is not finished. Start the shard's command again"
+
+
 def absent(shards):
     return [shards / "absent"], "absent is not a folder"
 
@@ -135,6 +140,7 @@ def absent(shards):
         of_a_task_outside_the_folder,
         nested_deeply,
         none,
+        begun_again,
         absent,
     ],
 )
