@@ -206,15 +206,24 @@ _PUBLISHED_CONFIG = re.compile(
 )
 
 
+# The form of a remote file's path -> a flag for a local substitute.
+_SUBSTITUTES = {
+    r".*(sentencepiece|spiece)[^/]*\.model": "--vocab=FILE",
+    r".*/model\.ckpt-\d+[^/]*": "--checkpoint=PATH, also a Hugging Face folder",
+    r".*\.gin": "--gin_file=FILE",
+}
+
+
 def substitute_for(path: str) -> str | None:
-    """Returns a sentence that names the local gin file of a published model's config, or None.
+    """Returns a sentence that names the local substitute of a remote file, or None.
 
     >>> substitute_for("gs://t5-data/pretrained_models/mt5/xl/operative_config.gin")
     'A file of the same model: --gin_file=models/mt5.xl.gin'
     """
     match = _PUBLISHED_CONFIG.fullmatch(path)
     if not match:
-        return None
+        flags = (flag for form, flag in _SUBSTITUTES.items() if re.fullmatch(form, path))
+        return next((f"Instead, use a local copy: {flag}" for flag in flags), None)
     name = match[1] or (f"mt5.{match[2]}" if match[2] else f"t5.1.0.{match[3]}")
     return f"A file of the same model: --gin_file=models/{name}.gin"
 

@@ -97,6 +97,19 @@ def test_error_message_substitute_for_operative_config_exists(place, file):
     assert any((folder / "models" / f"{file}.gin").is_file() for folder in folders)
 
 
+@pytest.mark.parametrize(
+    ("path", "flag"),
+    [
+        ("gs://b/mine.gin", "--gin_file=FILE"),
+        ("gs://b/sentencepiece.model", "--vocab=FILE"),
+        ("gs://b/model.ckpt-5.index", "--checkpoint=PATH"),
+    ],
+)
+def test_error_message_names_a_flag_for_a_local_copy(path, flag):
+    assert substitute_for(path).startswith(f"Instead, use a local copy: {flag}")
+    assert substitute_for("gs://b/rows.csv") is None
+
+
 def test_remote_error_forbidden_file_is_not_reported_as_damaged():
     error = PermissionError(errno.EACCES, describe_remote(GCS.format(403, 403, CLOSED)), "gs://b/x")
     with pytest.raises(UserError, match=r"^gs://b/x: forbidden: HTTP response code 403, The call"):

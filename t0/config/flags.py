@@ -179,6 +179,18 @@ _TPU_TYPE = f"; on a TPU the type is gin's {_MESH_TYPE}"
 # Flags that only the Model API reads.
 MODEL_API_FLAGS = tuple(row[1] for row in _TABLE if row[3].startswith("Model API"))
 MODEL_API_FLAGS += ("checkpoint_mode",)
+# Values of --mode -> the Model API's flags that only these modes read.
+_API_MODES = {
+    "train finetune": "train_steps",
+    "train finetune eval": "mixture_or_task",
+    "finetune": "pretrained_model_dir",
+    "finetune eval predict export_predict export_score score": "checkpoint_mode checkpoint_steps",
+    "eval": "eval_summary_dir eval_split",
+    "predict score": "input_file output_file",
+    "score": "target_file",
+    "export_predict export_score": "export_dir",
+    "predict export_predict export_score": "beam_size temperature keep_top_k",
+}
 # Flags that only a run with --tpu reads.
 TPU_FLAGS = ("tpu_job_name", "gcp_project", "tpu_zone", "logical_cores_per_chip", "fold_xy")
 TPU_FLAGS += ("hbm_oom_exit", "runtime_oom_exit", "tt_check_filter", "tt_single_core_summaries")
@@ -383,6 +395,9 @@ def check_mode(flag_values: flags.FlagValues, mode: str) -> list[str]:
     unread = {} if flag_values.tpu else dict.fromkeys(TPU_FLAGS, "--tpu")
     if not model_api:
         unread |= dict.fromkeys(MODEL_API_FLAGS, "--use_model_api")
+    for modes, names in _API_MODES.items():
+        if model_api and mode.removeprefix("--mode=") not in modes.split():
+            unread |= dict.fromkeys(names.split(), f"--mode={' or '.join(modes.split())}")
     return [
         f"--{name} is read with {reader} only: it has no effect here"
         + (f". {advice}" if not model_api and (advice := advise(name)) else "")

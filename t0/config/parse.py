@@ -21,8 +21,10 @@ locations. If several statements bind the same parameter, the last statement tak
 import contextlib
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from t0 import compat
@@ -123,8 +125,16 @@ def parse(
 
 
 def _similar_macro(name: str) -> str | None:
-    """Returns the macro whose name was probably misspelled as `name`."""
-    return next(iter(nearest(name, {*T5X, *macros_read(), *_READ_BY_CODE}, 1, 0.8)), None)
+    """Returns the macro whose name was probably misspelled as `name`.
+
+    Returns None if T5X or another of our gin files has `name`, for example in another mode.
+    """
+    close = nearest(name, {*T5X, *macros_read(), *_READ_BY_CODE}, 1, 0.8)
+    if not close or name in T5X:
+        return None
+    reference = re.compile(rf"%{re.escape(name)}\b")
+    files = (path for folder in search_path() for path in Path(folder).rglob("*.gin"))
+    return None if any(reference.search(path.read_text("utf-8")) for path in files) else close[0]
 
 
 class _Deprecated(set):

@@ -5,6 +5,7 @@ feeding         random batches, or the batches of the run's mixture
 virtual_cores   copy_program: copies a core's lowered program for each core of the slice
 virtual_pod     VirtualPod: runs the copies in a session; initializes, trains, reads variables
 one_device      OneDevice: runs the same steps, scoring and perplexity with our code on one device
+restarting      stops a pod's program, restarts it, and hashes the batches that it reads
 comparing       compare_training: runs VirtualPod and OneDevice, and reports where they disagree
 
 In this package, the pod is the TPU slice of the run.

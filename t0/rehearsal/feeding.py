@@ -18,7 +18,7 @@ TPUEstimator. It uses T5's dataset function and packing, and repeats and batches
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -133,8 +133,15 @@ def open_mixture(vocabulary: Any) -> Iterator[Iterator[Batch]]:
         input_fn = preflight.training_input(arguments | modes.engine_arguments(tpu=_TPU))
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
+    with open_batches(lambda: input_fn({})) as batches:
+        yield batches
+
+
+@contextlib.contextmanager
+def open_batches(make_dataset: Callable[[], Any]) -> Iterator[Iterator[Batch]]:
+    """Yields the batches of the `tf.data.Dataset` that a function makes."""
     with tf.Graph().as_default(), tf.Session() as session:
-        iterator = tf.data.make_initializable_iterator(input_fn({}))
+        iterator = tf.data.make_initializable_iterator(make_dataset())
         features = iterator.get_next()
         session.run(iterator.initializer)
         yield _read(session, features)

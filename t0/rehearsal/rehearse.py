@@ -3,7 +3,8 @@
     status = rehearse(steps=5, small=True)               # parse gin first
 
 The command prints the changes that make the run small, the losses and gradient norms of both sides,
-and a verdict in the last line.
+and a verdict in the last line. With `kill_at` or `batch_hashes`, it compares nothing, but rehearses
+a restart (see `restarting.py`).
 
 `shrink` makes the run small but preserves the pod's mesh and layout. The dimensions that the layout
 splits stay divisible by the mesh. So each core still has some of the heads and some of the columns
@@ -28,6 +29,7 @@ from t0.mesh.pod_run import (
 )
 from t0.rehearsal.comparing import Comparison, compare_training
 from t0.rehearsal.feeding import check_mixture, open_mixture, random_batches, vocabulary_size
+from t0.rehearsal.restarting import rehearse_restart
 
 # The largest number of cores that we have tested on one machine. The graph grows with this number.
 MOST_CORES = 64
@@ -41,7 +43,14 @@ _TOKENS = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 _MICROBATCHES = 2
 
 
-def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
+def rehearse(
+    *,
+    steps: int,
+    small: bool,
+    data: Any = None,
+    kill_at: int | None = None,
+    batch_hashes: str | None = None,
+) -> int:
     """Rehearses the run that gin configures, and prints the comparison.
 
     Args:
@@ -49,6 +58,8 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
       small: whether to make the model and the batch small first.
       data: the parsed flags of the command, which set the location of the mixture's data. If None,
         training uses random tokens.
+      kill_at: the step after which the pod is stopped and restarted.
+      batch_hashes: the file for a hash of the batch of each step on each core.
 
     Returns:
       0 if the cores' program and our loop agree, else 1.
@@ -71,6 +82,9 @@ def rehearse(*, steps: int, small: bool, data: Any = None) -> int:
     if small:
         run, changes = shrink(run, dimensions)
         say(f"made small: {'; '.join(changes)}")
+    if kill_at is not None or batch_hashes:
+        rehearse_restart(run, steps=steps, kill_at=kill_at, hashes_file=batch_hashes)
+        return 0
     if data:
         with open_mixture(vocabulary) as batches:
             comparison = compare_training(run, batches, steps=steps)

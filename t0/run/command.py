@@ -272,6 +272,10 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     command_bindings |= command_flags.gin_parameters(flags, mode)
     if mode == "train" and flags.checkpoint:
         command_bindings |= {"run.init_checkpoint": (flags.checkpoint, "--checkpoint")}
+    for name in ("finetune_steps", "epochs"):
+        if mode == "train" and flags[name].present:
+            later = f"--{name}={flags[name].value}, counted when the run begins"
+            command_bindings |= {"run.train_steps": (later, f"--{name}")}
     print("dry run: nothing is written or trained", file=sys.stderr)
     lines = [f"# Model directory: {flags.model_dir}"]
     if run_files.output_dir():

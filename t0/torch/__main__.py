@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from absl import logging
+
 from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
@@ -83,6 +85,8 @@ def main(argv: Sequence[str]) -> None:
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
         raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
+    if {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"} & {*words}:
+        logging.set_verbosity(logging.INFO)
     try:
         import torch
     except ModuleNotFoundError as error:

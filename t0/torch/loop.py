@@ -46,6 +46,9 @@ from t0.training.stepping import (
     check_no_other_normalization,
 )
 
+# The maximum number of tokens in a batch, and in a window of examples that are packed together. A
+# larger number must be a mistake.
+_MOST_TOKENS = 2**26
 # The configuration files that a specification may contain, by their names in a model directory.
 _RECORDS = (CONFIGURATION_FILE, PROMPTS_FILE, "operative_config.gin", "operative_config.t0.gin")
 
@@ -181,15 +184,18 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
     check_local(spec.model_dir, "--model_dir")
     tasks = [*spec.data.tasks, *(spec.validation.tasks if spec.validation else ())]
     numbers = (spec.batch_sequences, spec.microbatches, *spec.data.lengths.values())
+    rows = max(spec.batch_sequences, spec.data.window_rows)
     if (
         any(task.choices != bool(spec.choice_losses) for task in tasks)
         or not {"inputs", "targets"} <= spec.data.lengths.keys()
         or min(numbers) < 1
+        or rows * sum(spec.data.lengths.values()) > _MOST_TOKENS
         or spec.optimizer is None
     ):
         raise UserError(
             "the specification has no optimizer, or its batch, lengths, choice_losses and tasks do "
-            "not fit together; write it again with t5_mesh_transformer --save_spec"
+            f"not fit together, or a batch or window has more than {_MOST_TOKENS:,} tokens; write "
+            "it again with t5_mesh_transformer --save_spec"
         )
     if spec.batch_sequences % world.size:
         raise UserError(

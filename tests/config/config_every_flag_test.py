@@ -121,6 +121,10 @@ def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
     )
     source = (ROOT / "t0/run/model_api.py").read_text()
     assert re.search(rf"flags\.{name}\b", source)
+    reading = [modes.split() for modes, names in flags._API_MODES.items() if name in names.split()]
+    for one, mode in flags.MODEL_API_MODES.items():
+        said = checked(mode, word_for(name), "--tpu=t", "--use_model_api")
+        assert (f"--{name} is read with" in said) == any(one not in modes for modes in reading)
 
 
 @pytest.mark.parametrize("name", flags.TPU_FLAGS)

@@ -56,6 +56,14 @@ def test_gin_macros_that_no_other_macro_resembles_are_accepted():
 
 
 @pytest.mark.parametrize(
+    ("run", "param"), [("eval", "RANDOM_SEED = 1"), ("t0_3b", "MIXTURE_OR_TASK_NAME = 't0_train'")]
+)
+def test_gin_macros_of_other_modes_and_of_t5x_are_accepted(run, param):
+    parsed = parse.parse([f"runs/{run}.gin"], [param])
+    assert parsed.unread_macros == (param.partition(" ")[0],)
+
+
+@pytest.mark.parametrize(
     ("theirs", "ours"),
     [
         ("t5_1_1/small.gin", "models/t5.1.1.small.gin"),

@@ -38,11 +38,11 @@ def train_mesh():
 
 def rehearse():
     from t0.cli.main import main
-    from t0.rehearsal import rehearse, restarting
+    from t0.rehearsal import restarting
 
     folder = os.environ["T0_MODEL_DIR"]
     kept = types.SimpleNamespace(TemporaryDirectory=lambda: contextlib.nullcontext(folder))
-    rehearse.tempfile = restarting.tempfile = kept
+    restarting.tempfile = kept
     return main()
 
 

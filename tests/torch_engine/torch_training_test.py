@@ -417,6 +417,7 @@ WRONG_FIELDS = {
     "schedule__parameters__peak": (0.1, "unexpected keyword argument 'peak'"),
     "schedule__parameters": ({}, "missing .* argument: 'learning_rate'"),
     "data__window_rows": (2**40, "window_rows is"),
+    "batch_sequences": (2**20, "a batch or window has more than"),
 }
 
 
