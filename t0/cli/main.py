@@ -62,8 +62,6 @@ REMOVED = {
     "t0 export-eval TASKS --to lm-eval",
     ("overlap", "--pipeline_options"): "t0 overlap searches on all cores of this machine",
     ("plan", "--output"): "t0 plan --json prints the numbers",
-    ("rehearse", "--kill_at"): "t0 seen MODEL_DIR shows that a resumed run continues in its data",
-    ("rehearse", "--batch_hashes"): "t0 seen MODEL_DIR shows the examples of each step",
 }
 
 

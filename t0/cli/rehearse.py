@@ -7,6 +7,12 @@ core of the slice on this machine. It compares the results with those of our own
 which runs the same steps on one device. If they differ, the exit status is 1. It needs no TPU, no
 checkpoint, no data and no network. By default, both sides train on random tokens. With `--data
 DIR`, they train on the run's own mixture, whose cache or sources are in DIR.
+
+    t0 rehearse ... --data=cache --steps 30 --kill_at 12 --batch_hashes hashes.txt
+
+`--kill_at` stops the pod's program after a step, and restarts it from its checkpoint.
+`--batch_hashes` writes a file with the hash of the batch of each step and core. The file must equal
+that of an unbroken run.
 """
 
 import argparse
@@ -33,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="train on the run's mixture, from its cache or data in DIR (default: random tokens)",
     )
+    parser.add_argument(
+        "--kill_at", type=int, metavar="N", help="stop the pod after step N, and restart it"
+    )
+    parser.add_argument(
+        "--batch_hashes", metavar="FILE", help="write a hash of the batch of each step and core"
+    )
     add_run_flags(parser)
 
 
@@ -40,6 +52,11 @@ def main(args: argparse.Namespace) -> int:
     """Rehearses the run and prints the comparison."""
     if args.steps < 1:
         raise UserError(f"--steps {args.steps}: expected a whole number above 0")
+    if args.kill_at is not None and not 0 < args.kill_at < args.steps:
+        raise UserError(
+            f"--kill_at {args.kill_at}: expected a step from 1 to {args.steps - 1}, before the "
+            "last one (--steps)"
+        )
     flag_values = run_flags(args, "t0 rehearse", more=("engine",))
     if flag_values.engine != "mesh":
         raise UserError("t0 rehearse runs a TPU's program with Mesh TensorFlow: leave out --engine")
@@ -55,4 +72,6 @@ def main(args: argparse.Namespace) -> int:
         steps=args.steps,
         small=args.shrink == "auto",
         data=flag_values if args.data is not None else None,
+        kill_at=args.kill_at,
+        batch_hashes=args.batch_hashes,
     )
