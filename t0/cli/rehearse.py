@@ -53,9 +53,10 @@ def main(args: argparse.Namespace) -> int:
     if args.steps < 1:
         raise UserError(f"--steps {args.steps}: expected a whole number above 0")
     if args.kill_at is not None and not 0 < args.kill_at < args.steps:
-        raise UserError(f"--kill_at {args.kill_at}: expected a step from 1 to {args.steps - 1}")
-    if (args.kill_at or args.batch_hashes) and args.data is None:
-        raise UserError("--kill_at and --batch_hashes read the run's mixture: add --data=DIR")
+        raise UserError(
+            f"--kill_at {args.kill_at}: expected a step from 1 to {args.steps - 1}, before the "
+            "last one (--steps)"
+        )
     flag_values = run_flags(args, "t0 rehearse", more=("engine",))
     if flag_values.engine != "mesh":
         raise UserError("t0 rehearse runs a TPU's program with Mesh TensorFlow: leave out --engine")

@@ -21,14 +21,14 @@ its gradients in both programs are as small as rounding errors.
 
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from t0.compat import tf1 as tf
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.feeding import Batch, random_choices
+from t0.rehearsal.feeding import Batch, other_batches, random_choices
 from t0.rehearsal.one_device import DeviceStep, OneDevice, measure_perplexity, score_choices
 from t0.rehearsal.virtual_pod import PodStep, ReadingCores, VirtualPod, equal_on_cores
 
@@ -97,13 +97,14 @@ class Comparison:
             )
 
 
-def compare_training(run: PodRun, batches: Iterable[Batch], *, steps: int) -> Comparison:
+def compare_training(run: PodRun, batches: Iterable[Sequence[Batch]], *, steps: int) -> Comparison:
     """Trains on virtual cores and on one device, and compares the steps.
 
     Args:
       run: the run on a slice, small enough for this machine.
-      batches: the global batch of each step, and a last one for the step after restoring the
-        checkpoint: feature -> int32 [sequences, length].
+      batches: an entry for each step, and a last entry for the step after restoring the checkpoint.
+        An entry has the batch of each core: feature -> int32 [sequences, length]. Our loop trains
+        on the batch of the first core.
       steps: the number of steps, not counting the step after restoring.
     """
     # Our loop is built last. It binds a gather for embedding lookups in gin, which the cores'
@@ -125,7 +126,7 @@ def compare_steps(
     run: PodRun,
     pod: VirtualPod,
     device: OneDevice,
-    batches: Iterable[Batch],
+    batches: Iterable[Sequence[Batch]],
     *,
     steps: int,
     evaluate: Callable[[str, Comparison], None] | None = None,
@@ -145,9 +146,9 @@ def compare_steps(
     )
     no_sign: dict[str, np.ndarray] = {}
     for step in range(1, steps + 1):
-        batch = next(batches)
-        theirs, ours = pod.step(batch), device.step(batch)
-        compare_step(comparison, step, theirs, ours, batch)
+        core_batches = next(batches)
+        theirs, ours = pod.step(core_batches), device.step(core_batches[0])
+        compare_step(comparison, step, theirs, ours, core_batches)
         for name, gradient in ours.gradients.items():
             small = sign_is_rounding(theirs.gradients.values[name], gradient, comparison.bands.sign)
             no_sign[name] = small | no_sign.get(name, False)
@@ -161,9 +162,17 @@ def compare_steps(
 
 
 def compare_step(
-    comparison: Comparison, step: int, theirs: PodStep, ours: DeviceStep, batch: Batch
+    comparison: Comparison, step: int, theirs: PodStep, ours: DeviceStep, batches: Sequence[Batch]
 ) -> None:
-    """Compares one training step; only in the first step also the gradients."""
+    """Compares one training step; only in the first step also the gradients.
+
+    Args:
+      comparison: the comparison.
+      step: the number of the step, counted from 1.
+      theirs: the step on the cores.
+      ours: the step on one device.
+      batches: the batch of each core.
+    """
     bands, gradients = comparison.bands, theirs.gradients.values
     loss = float(theirs.losses[0])
     norm = sum(float(np.square(x.astype(np.float64)).sum()) for x in gradients.values()) ** 0.5
@@ -178,11 +187,14 @@ def compare_step(
         for name, gradient in ours.gradients.items():
             difference = relative_difference(gradients[name], gradient)
             comparison.check(f"step 1's gradient of {name}", difference, bands.gradient)
-    faults = _find_faults(theirs, batch)
+    faults = _find_faults(theirs, batches)
     comparison.disagreements += [f"step {step}: {fault}" for fault in faults]
 
 
-def _find_faults(step: PodStep, batch: Batch) -> Iterator[str]:
+def _find_faults(step: PodStep, batches: Sequence[Batch]) -> Iterator[str]:
+    batch = batches[0]
+    for core, feature in other_batches(batches)[:1]:
+        yield f"core {core} gets other {feature} than core 0"
     if np.ptp(step.losses) != 0:
         yield f"the cores' losses are not equal: {step.losses.min()} to {step.losses.max()}"
     for name in step.gradients.unequal:
@@ -263,7 +275,7 @@ def _compare_restored(
     comparison: Comparison,
     pod: VirtualPod,
     device: OneDevice,
-    batch: Batch,
+    batches: Sequence[Batch],
     evaluate: Callable[[str, Comparison], None] | None,
 ) -> None:
     """Saves the pod's checkpoint, restores it on both sides, and takes one more step."""
@@ -278,7 +290,7 @@ def _compare_restored(
         pod.restore(prefix)
         restored = pod.variables().values
         device.restore(prefix)
-        theirs, ours = float(pod.step(batch).losses[0]), device.step(batch).loss
+        theirs, ours = float(pod.step(batches).losses[0]), device.step(batches[0]).loss
         comparison.lines.append(
             "a checkpoint of the pod, restored by both; the next loss: "
             f"{theirs:.6f} on cores, {ours:.6f} on one device"

@@ -3,8 +3,7 @@
     status = rehearse(steps=5, small=True)               # parse gin first
 
 The command prints the changes that make the run small, the losses and gradient norms of both sides,
-and a verdict in the last line. With `kill_at` or `batch_hashes`, it compares nothing, but rehearses
-a restart (see `restarting.py`).
+and a verdict in the last line.
 
 `shrink` makes the run small but preserves the pod's mesh and layout. The dimensions that the layout
 splits stay divisible by the mesh. So each core still has some of the heads and some of the columns
@@ -12,12 +11,14 @@ of d_ff. Types, optimizer, schedule, packing, dropout and vocabulary do not chan
 be gin macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
+import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError, say
+from t0.feeding.batch_stream import stream_dataset
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import (
     PodRun,
@@ -27,8 +28,8 @@ from t0.mesh.pod_run import (
     model_dimensions,
     read_pod_run,
 )
+from t0.rehearsal import feeding
 from t0.rehearsal.comparing import Comparison, compare_training
-from t0.rehearsal.feeding import check_mixture, open_mixture, random_batches, vocabulary_size
 from t0.rehearsal.restarting import rehearse_restart
 
 # The largest number of cores that we have tested on one machine. The graph grows with this number.
@@ -58,17 +59,19 @@ def rehearse(
       small: whether to make the model and the batch small first.
       data: the parsed flags of the command, which set the location of the mixture's data. If None,
         training uses random tokens.
-      kill_at: the step after which the pod is stopped and restarted.
-      batch_hashes: the file for a hash of the batch of each step on each core.
+      kill_at: the step after which the pod is stopped and restarted. If it is set, nothing is
+        compared.
+      batch_hashes: the file for a hash of the batch of each step on each core. If it is set,
+        nothing is compared.
 
     Returns:
-      0 if the cores' program and our loop agree, else 1.
+      0 if the cores' program and our loop agree, or if nothing is compared; else 1.
 
     Raises:
       UserError: if the run cannot be rehearsed, or would fail on the slice.
     """
-    vocabulary = check_mixture(data) if data else None
-    size = vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
+    vocabulary = feeding.check_mixture(data) if data else None
+    size = feeding.vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
     run = read_pod_run(vocabulary_size=size)
     _check_covered(run)
     dimensions = model_dimensions(build_model(run))
@@ -82,14 +85,25 @@ def rehearse(
     if small:
         run, changes = shrink(run, dimensions)
         say(f"made small: {'; '.join(changes)}")
-    if kill_at is not None or batch_hashes:
-        rehearse_restart(run, steps=steps, kill_at=kill_at, hashes_file=batch_hashes)
-        return 0
-    if data:
-        with open_mixture(vocabulary) as batches:
+    with tempfile.TemporaryDirectory() as folder:
+        stream = feeding.write_stream(run, folder, steps=steps + 1) if data else None
+
+        def batches_from(step: int) -> Any:
+            if stream:
+                return feeding.open_batches(run, lambda _: stream_dataset(stream, step))
+            input_fn = feeding.configured_input(vocabulary) if data else feeding.random_input(run)
+            return feeding.open_batches(run, input_fn)
+
+        if kill_at is not None or batch_hashes:
+            if stream is None:
+                raise UserError(
+                    "--kill_at and --batch_hashes need the data of a run whose tasks are cached "
+                    "examples: set --data, and mesh_train_dataset_fn.use_cached = True"
+                )
+            rehearse_restart(run, batches_from, steps=steps, kill_at=kill_at, file=batch_hashes)
+            return 0
+        with batches_from(0) as batches:
             comparison = compare_training(run, batches, steps=steps)
-    else:
-        comparison = compare_training(run, random_batches(run), steps=steps)
     for line in text(comparison, run):
         say(line)
     return 1 if comparison.disagreements else 0

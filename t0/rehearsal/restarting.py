@@ -1,107 +1,105 @@
 """Rehearses a restart, and checks that the pod gets the same batches as in an unbroken run.
 
-    stream = write_stream(run, folder, steps=30)          # parse gin first
-    hashes = feed_with_restart(run, stream, steps=30, kill_at=12)
-    hashes[30]                          # the hash of the batch of step 30, which every core gets
+    open_pod = lambda: VirtualPod.open(run)
+    hashes = feed_with_restart(open_pod, batches_from, steps=30, kill_at=12)
+    hashes[30][0]                       # the hash of the batch of step 30 on core 0
 
-The pod reads its batches from a stream, with the operations that a TPU's hosts use, and saves a
-checkpoint every few steps. After it is stopped and restarted, it takes the steps after the last
-checkpoint again. Each of these steps must get the same batch as before.
+The pod saves a checkpoint every few steps. After it is stopped and restarted, it takes the steps
+after the last checkpoint again. Each of these steps must get the same batch as before.
 """
 
-import functools
 import hashlib
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
-from t0.config.bindings import bound
 from t0.errors import UserError, say
-from t0.feeding import batch_stream, manifest, opening
-from t0.feeding.batch_stream import Stream
 from t0.files import write_whole
 from t0.mesh.pod_run import PodRun
-from t0.rehearsal.feeding import open_batches
+from t0.rehearsal.feeding import Batch
 from t0.rehearsal.virtual_pod import VirtualPod
 
-_SAVE_EVERY = 5
-
-
-def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream:
-    """Writes the batches of the configured run as a stream, and opens the stream.
-
-    Args:
-      run: the run on a slice.
-      folder: the folder of the stream.
-      steps: the number of steps whose batches are written.
-
-    Raises:
-      UserError: if the tasks are not cached as examples.
-    """
-    dataset_fn, lengths = bound("run.train_dataset_fn"), run.sequence_length
-    seed = bound("train_loop.seed", 0)
-    data = opening.open_dataset_function(dataset_fn, seed, sequence_length=lengths)
-    recorded = manifest.build(data, run.batch_sequences, manifest.Start())
-    if recorded is None or not recorded.indexed:
-        raise UserError(
-            "the tasks are not cached as examples: cache them with seqio_cache_tasks, and set "
-            "mesh_train_dataset_fn.use_cached = True"
-        )
-    list(batch_stream.write(folder, recorded, data, first=1, last=steps, workers=1))
-    return batch_stream.open_stream(folder)
+SAVE_EVERY = 5
+# A function that takes the number of completed steps, and opens the batches of the following steps.
+# The resulting iterator returns, for each step, one batch per core.
+BatchesFrom = Callable[[int], AbstractContextManager[Iterator[Sequence[Batch]]]]
+_OpenPod = Callable[[], AbstractContextManager[VirtualPod]]
 
 
 def feed_with_restart(
-    run: PodRun, stream: Stream, *, steps: int, kill_at: int | None
-) -> dict[int, str]:
-    """Takes steps, with at most one restart, and returns the hash of each step's batch.
+    open_pod: _OpenPod, batches_from: BatchesFrom, *, steps: int, kill_at: int | None
+) -> dict[int, list[str]]:
+    """Takes steps, with at most one restart, and returns the hashes of each step's batches.
 
     Args:
-      run: the run on a slice, small enough for this machine.
-      stream: the stream of the batches. The checkpoints are written next to it.
+      open_pod: starts the programs of all cores.
+      batches_from: opens the batches after a step.
       steps: the last step.
       kill_at: the step after which the program is stopped and restarted; None for an unbroken run.
+
+    Returns:
+      step -> the hash of the batch of each core.
 
     Raises:
       UserError: if a repeated step gets another batch than before.
     """
-    hashes: dict[int, str] = {}
-    for end in (steps,) if kill_at is None else (kill_at, steps):
-        first = len(hashes) // _SAVE_EVERY * _SAVE_EVERY
-        dataset = functools.partial(batch_stream.stream_dataset, stream, first)
-        with VirtualPod.open(run) as pod, open_batches(dataset) as batches:
-            pod.initialise()
-            if first:
-                pod.restore(f"{stream.folder}/model.ckpt-{first}")
-            for step in range(first + 1, end + 1):
-                batch = next(batches)
-                content = b"".join(name.encode() + batch[name].tobytes() for name in sorted(batch))
-                digest = hashlib.sha256(content).hexdigest()
-                if hashes.setdefault(step, digest) != digest:
-                    raise UserError(f"after the restart, step {step:,} got another batch")
-                pod.step(batch)
-                if step % _SAVE_EVERY == 0:
-                    pod.save(f"{stream.folder}/model.ckpt-{step}")
+    hashes: dict[int, list[str]] = {}
+    saved = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for end in (steps,) if kill_at is None else (kill_at, steps):
+            first = saved
+            with open_pod() as pod, batches_from(first) as batches:
+                pod.initialise()
+                if first:
+                    pod.restore(f"{folder}/model.ckpt-{first}")
+                for step in range(first + 1, end + 1):
+                    cores = next(batches)
+                    digests = [hash_batch(batch) for batch in cores]
+                    if hashes.setdefault(step, digests) != digests:
+                        raise UserError(
+                            f"after the restart, step {step:,} got another batch than before: the "
+                            "stream or its reading is wrong"
+                        )
+                    pod.step(cores)
+                    if step % SAVE_EVERY == 0:
+                        pod.save(f"{folder}/model.ckpt-{step}")
+                        saved = step
     return hashes
 
 
+def hash_batch(batch: Batch) -> str:
+    """Returns the SHA-256 of a batch's features, in alphabetical order."""
+    digest = hashlib.sha256()
+    for name in sorted(batch):
+        digest.update(name.encode() + batch[name].tobytes())
+    return digest.hexdigest()
+
+
 def rehearse_restart(
-    run: PodRun, *, steps: int, kill_at: int | None, hashes_file: str | None
+    run: PodRun, batches_from: BatchesFrom, *, steps: int, kill_at: int | None, file: str | None
 ) -> None:
-    """Rehearses the configured run with a restart, and writes the hashes of the batches.
+    """Rehearses a run with a restart, reports the result, and writes the hashes of the batches.
 
     Args:
       run: the run on a slice, small enough for this machine.
+      batches_from: a function that opens the batches that follow a step.
       steps: the last step.
       kill_at: the step after which the pod is stopped and restarted; None for an unbroken run.
-      hashes_file: the file for the hashes, with a line for each step and core; None for no file.
+      file: the file for the hashes, with a line for each step and core; None for no file.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        stream = write_stream(run, folder, steps=steps)
-        hashes = feed_with_restart(run, stream, steps=steps, kill_at=kill_at)
+    hashes = feed_with_restart(
+        lambda: VirtualPod.open(run), batches_from, steps=steps, kill_at=kill_at
+    )
     if kill_at is not None:
-        saved = kill_at // _SAVE_EVERY * _SAVE_EVERY
-        say(f"stopped after step {kill_at:,}, restarted from the checkpoint of step {saved:,}")
-    cores = range(run.slice_.cores)
-    say(f"{steps:,} steps on {len(cores)} virtual cores, fed by the stream's operations")
-    if hashes_file:
-        lines = (f"{step} {core} {x}\n" for step, x in hashes.items() for core in cores)
-        write_whole(hashes_file, "".join(lines))
+        saved = kill_at // SAVE_EVERY * SAVE_EVERY
+        origin = f"the checkpoint of step {saved:,}" if saved else "the start: no checkpoint yet"
+        say(f"stopped after step {kill_at:,}, restarted from {origin}")
+    say(f"{steps:,} steps on {run.slice_.cores} virtual cores, fed by the stream's operations")
+    if file:
+        lines = [
+            f"{step} {core} {digest}\n"
+            for step, cores in sorted(hashes.items())
+            for core, digest in enumerate(cores)
+        ]
+        write_whole(file, "".join(lines))
+        say(f"hashes of the batches: {file}")

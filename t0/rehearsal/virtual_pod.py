@@ -2,7 +2,7 @@
 
     with VirtualPod.open(run) as pod:                    # parse gin first
         pod.initialise()
-        pod.step(batch).losses                             # the loss on each core
+        pod.step([batch] * cores).losses                   # the loss on each core
         pod.variables().values["shared/embedding"]        # joined from the cores' slices
 
     with ReadingCores.open(run, "score_eval") as cores:
@@ -119,13 +119,13 @@ class VirtualCores:
     def _names_on_cores(self, name: str) -> list[str]:
         return [self._copied.name(name, core) for core in range(self._copied.cores)]
 
-    def _feed(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns a `feed_dict` that gives each core the whole global batch, as hosts do."""
+    def _feed(self, batches: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Returns a `feed_dict` that gives each core its batch."""
         return {
-            name: batch[feature]
+            self._copied.name(f"{feature}:0", core): batch[feature]
+            for core, batch in enumerate(batches)
             for feature in self.features
             if feature in self._copied.of_each_core
-            for name in self._names_on_cores(f"{feature}:0")
         }
 
     def _run_on_host(self, name: str, prefix: str | None = None) -> None:
@@ -184,16 +184,16 @@ class VirtualPod(VirtualCores):
         self._run_on_host("initialise")
         self._run_on_host("to_slices")
 
-    def step(self, batch: Mapping[str, np.ndarray]) -> PodStep:
+    def step(self, batches: Sequence[Mapping[str, np.ndarray]]) -> PodStep:
         """Runs one training step.
 
         Args:
-          batch: the whole global batch, which the host sends to every core: feature -> int32
-            [sequences, length].
+          batches: for each core, the batch that the host sends to it: feature -> int32 [sequences,
+            length]. The host sends the whole global batch.
         """
         losses, gradients, read_features, _ = self.session.run(
             [self._losses, self._gradients.names, self._read_features.names, self._train],
-            self._feed(batch),
+            self._feed(batches),
         )
         return PodStep(
             np.array(losses),
@@ -357,7 +357,7 @@ class ReadingCores(VirtualCores):
 
     def values(self, batch: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
         """Returns, for each core, the values of the program's fetches for a batch."""
-        return self.session.run(self._values, self._feed(batch))
+        return self.session.run(self._values, self._feed([batch] * self._copied.cores))
 
 
 def equal_on_cores(values: list[list[np.ndarray]]) -> bool:

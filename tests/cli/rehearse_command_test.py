@@ -52,21 +52,11 @@ def test_rehearsal_of_two_cores_agrees_with_one_device(capsys):
     [
         (["--steps=0"], "--steps 0: expected a whole number above 0"),
         (["--gin_param=run.model_type = 'lm'"], "a rehearsal covers encoder-decoders"),
-        (["--kill_at=5"], "--kill_at 5: expected a step from 1 to 4"),
-        (["--kill_at=3"], "--kill_at and --batch_hashes read the run's mixture: add --data=DIR"),
         (["--data=nowhere"], "--data nowhere: there is no such folder"),
         (V3_512, "v3-512 has 512 cores, and a rehearsal takes up to 64"),
         (["--gin_param=tpu_mesh_shape.model_parallelism = 8"], "does not divide by 8"),
     ],
-    ids=[
-        "no steps",
-        "language model",
-        "late kill",
-        "kill without data",
-        "no folder",
-        "too many cores",
-        "heads",
-    ],
+    ids=["no steps", "language model", "no folder", "too many cores", "heads"],
 )
 def test_rehearsal_refuses_unsupported_runs(words, said, capsys):
     with pytest.raises(SystemExit) as ended:

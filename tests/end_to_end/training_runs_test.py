@@ -114,3 +114,34 @@ def test_stream_command_writes_the_batches_of_the_run_and_nothing_else(
         assert done.status == 2
         assert said in done.err
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
+def test_rehearsal_command_with_a_kill_writes_the_hashes_of_an_unbroken_run(
+    cached, world, server, tmp_path
+):
+    run = [
+        "--steps=7",
+        f"--data={world.cache}",
+        "--module_import=t0.seqio_tasks",
+        *steps(7),
+        "--gin_file=mesh/v3-8.gin",
+        "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'",
+        "--gin_param=tpu_mesh_shape.model_parallelism = 2",
+    ]
+    for name, kill in (("whole", []), ("killed", ["--kill_at=6"])):
+        hashes = f"--batch_hashes={tmp_path}/{name}"
+        done = server.run("rehearse", *run, hashes, *kill, program="t0")
+        assert done.status == 0, done.err
+        assert "7 steps on 2 virtual cores, fed by the stream's operations" in done.out
+    assert "stopped after step 6, restarted from the checkpoint of step 5" in done.out
+    text = (tmp_path / "whole").read_text()
+    assert len(text.splitlines()) == 14
+    assert (tmp_path / "killed").read_text() == text
+    for flags, said in (
+        (["--kill_at=7"], "--kill_at 7: expected a step from 1 to 6"),
+        (["--kill_at=3", "--gin_param=mesh_train_dataset_fn.use_cached = False"], "cached"),
+    ):
+        done = server.run("rehearse", *run, *flags, program="t0")
+        assert done.status == 2
+        assert said in done.err

@@ -41,9 +41,14 @@ def read(*params):
     return planning.read(*planning.TINY, *SMALL, *params, vocabulary_size=256)
 
 
+def broadcast(run):
+    """Yields the same random batch for every core."""
+    return ([batch] * run.slice_.cores for batch in random_batches(run))
+
+
 def compare(*params, steps=2):
     run = read(*params)
-    return comparing.compare_training(run, random_batches(run), steps=steps)
+    return comparing.compare_training(run, broadcast(run), steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +112,9 @@ def test_rehearsal_dropout_has_one_distribution(real_draws):
     with VirtualPod.open(run) as pod, OneDevice.open(run, pod.features) as device:
         pod.initialise()
         device.load(pod.variables().values)
-        batch = next(random_batches(run))
-        steps = [pod.step(batch) for _ in range(count)]
-        ours = np.array([device.step(batch).loss for _ in range(count)])
+        batches = next(broadcast(run))
+        steps = [pod.step(batches) for _ in range(count)]
+        ours = np.array([device.step(batches[0]).loss for _ in range(count)])
     assert all(step.gradients.unequal == () for step in steps)  # both cores drop the same
     theirs = np.array([step.losses[0] for step in steps])
     assert len(set(theirs.tolist())) == len(set(ours.tolist())) == count
@@ -128,10 +133,10 @@ def on_one_device():
         yield opened.enter_context(OneDevice.open(run, tuple(names)))
 
 
-def faults(device, parallelism=1):
+def faults(device, feed=broadcast, parallelism=1):
     run = read(*planning.on_slice("1x1", parallelism), *WHOLE, *FLOAT32)
     with VirtualPod.open(run) as pod:
-        found = comparing.compare_steps(run, pod, device, random_batches(run), steps=1)
+        found = comparing.compare_steps(run, pod, device, feed(run), steps=1)
     return " ".join(found.disagreements)
 
 
@@ -168,6 +173,16 @@ def test_rehearsal_detects_a_wrong_part_of_the_batch(monkeypatch, on_one_device)
     found = faults(on_one_device)
     assert "the rows of inputs that the cores took do not make up the batch" in found
     assert "the loss of step 1 differs by" in found
+
+
+@pytest.mark.slow
+def test_rehearsal_detects_a_core_with_another_batch(on_one_device):
+    def apart(run):
+        return zip(random_batches(run), random_batches(run, seed=1), strict=False)
+
+    found = faults(on_one_device, apart)
+    assert "core 1 gets other inputs than core 0" in found
+    assert "the rows of inputs that the cores took do not make up the batch" in found
 
 
 @pytest.mark.slow

@@ -15,12 +15,15 @@ BATCH = {"inputs": np.arange(6).reshape(3, 2)}
 GRADIENT = np.array([0.3, 0.4])
 
 
-def compare_steps(step=1, bands=FLOAT32, *, losses=(2.0, 2.0), loss=2.0, norm=0.5, **changes):
+def compare_steps(
+    step=1, bands=FLOAT32, *, losses=(2.0, 2.0), loss=2.0, norm=0.5, second=BATCH, **changes
+):
     """Compares a step in which both sides are equal, except for the changes."""
     pod = {"gradients": WholeTensors({"w": GRADIENT}, ()), "features": WholeTensors(BATCH, ())}
     comparison = Comparison(bands)
     theirs = PodStep(np.array(losses), **(pod | changes))
-    comparing.compare_step(comparison, step, theirs, DeviceStep(loss, norm, {"w": GRADIENT}), BATCH)
+    ours = DeviceStep(loss, norm, {"w": GRADIENT})
+    comparing.compare_step(comparison, step, theirs, ours, [BATCH, second])
     return comparison.disagreements
 
 
@@ -35,6 +38,10 @@ def test_rehearsal_verdict_of_equal_numbers_is_agreement():
         ({"loss": np.nan}, "the loss of step 1 differs"),
         ({"step": 2, "loss": 2.1}, "the loss of step 2 differs"),
         ({"norm": 0.6}, "the gradient norm of step 1 differs"),
+        (
+            {"second": {"inputs": BATCH["inputs"] + 1}},
+            "step 1: core 1 gets other inputs than core 0",
+        ),
         ({"losses": (2.0, 2.1)}, "step 1: the cores' losses are not equal"),
         (
             {"gradients": WholeTensors({"w": np.array([0.3, 0.41])}, ())},
