@@ -18,8 +18,7 @@ its value is a `BundleEntryProto`.
 This module does not use TensorFlow, because TensorFlow is a library of 500 MB and copies whole
 tensors several times. This module holds one tensor in memory at a time, so a checkpoint may be
 larger than memory. It reads the same files as TensorFlow's C++ classes BundleReader and
-table::Table, also blocks that are compressed with Snappy. Like TensorFlow's saver, it does not
-compress blocks.
+table::Table, except that the blocks must not be compressed. TensorFlow never compresses them.
 
 Files are little-endian. TensorFlow writes big-endian files only on big-endian machines.
 """
@@ -62,8 +61,7 @@ _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
 _BLOCK_BYTES = 262_144
 _RESTART_INTERVAL = 16
-_PLAIN, _SNAPPY = 0, 1  # the compression types of a block
-_LARGEST_BLOCK_BYTES = 1 << 28
+_PLAIN = 0  # the compression type of a block that is not compressed
 _MOST_DATA_FILES = 100_000
 
 
@@ -334,7 +332,7 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
     if masked_crc(block + trailer[:1]) != struct.unpack("<I", trailer[1:])[0]:
         raise ValueError("a block's checksum does not match")
     if trailer[0] != _PLAIN:
-        block = _decompress(block, trailer[0])
+        raise ValueError("a block is compressed, which TensorFlow never does")
     restarts = struct.unpack("<I", block[-4:])[0]
     end = len(block) - 4 * (restarts + 1)
     rows, position, key = [], 0, b""
@@ -347,18 +345,6 @@ def _read_block(data: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes
         rows.append((key, block[position : position + length]))
         position += length
     return rows
-
-
-def _decompress(block: bytes, kind: int) -> bytes:
-    import pyarrow
-
-    size, _ = read_varint(block, 0)
-    if kind != _SNAPPY or size > _LARGEST_BLOCK_BYTES:
-        raise ValueError(f"a block has the compression {kind}, and {size:,} bytes when unpacked")
-    try:
-        return pyarrow.decompress(block, size, codec="snappy", asbytes=True)
-    except OSError as error:
-        raise ValueError("a block cannot be unpacked") from error
 
 
 def _write_table(rows: list[tuple[bytes, bytes]]) -> bytes:

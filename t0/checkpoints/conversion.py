@@ -216,7 +216,13 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
     if adapter_folders.find(path):
         return "adapter", str(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint")
+        steps = (
+            ", ".join(map(str, checkpoint_files.prefixes(path.parent)))
+            if path.parent.is_dir()
+            else ""
+        )
+        existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
+        raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
     look_alikes.check(path)
     raise UserError(
         f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "

@@ -1,10 +1,8 @@
 """Splits a run over devices, and plans the memory and time that the run needs on a TPU slice.
 
 For a run on this machine:
-    devices            the mesh of this machine's GPUs, or of one device; the type of activations;
-                       check_batch, replicas: the arithmetic of the global batch, and its checks
-    fused              attention, GELU and RMS norms in fewer passes over memory; xla_compiled,
-                       row_sum: functions that XLA compiles for CPUs
+    devices            the mesh of this machine's devices; the type of activations; batch checks
+    fused              attention, GELU and RMS norms in fewer passes over memory; XLA on CPUs
     gather_embedding   embeddings and target log-probabilities by a gather, without one-hot matrices
 
 For `t0 plan`, without a TPU:

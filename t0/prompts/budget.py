@@ -275,24 +275,6 @@ def _wrap_in_filter(node: nodes.Expr, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
-_UNBOUNDED = (
-    nodes.For, nodes.Macro, nodes.CallBlock, nodes.Call, nodes.Add, nodes.Mul, nodes.Pow, nodes.Mod,
-    nodes.Concat,
-)  # fmt: skip
-
-
-def is_bounded(tree: nodes.Template) -> bool:
-    """Returns whether a parsed template is too simple to need a meter, which costs time.
-
-    Such a template has no loop, macro, call or operation. It also has no filter whose result may be
-    larger than the input, and no filter that applies another filter.
-    """
-    filters = {node.name for node in tree.find_all(nodes.Filter)}
-    return next(tree.find_all(_UNBOUNDED), None) is None and filters.isdisjoint(
-        {*_ESTIMATES, "map"}
-    )
-
-
 def _concat(pieces: Iterable[str]) -> str:
     """Counts the output of a macro or block, then joins it."""
     pieces = list(pieces)

@@ -582,17 +582,15 @@ class CompiledTemplate:
                 _count_cuts(tree)
             if not published:
                 _read_labels(tree)
-            is_metered = not published and not budget.is_bounded(tree)
-            if is_metered:
                 budget.Metering().visit(tree)
-            environment = _METERED if is_metered else ENVIRONMENT
+            environment = ENVIRONMENT if published else _METERED
             tree.set_environment(environment)
             # This function does not use `from_string`, which wraps the globals in a ChainMap.
             # Copying it for each row takes half of the rendering time of a short template.
             code = jinja2.Template.from_code(
                 environment, environment.compile(tree), environment.globals
             )
-        limits = budget.Limits.configured() if is_metered else None
+        limits = None if published else budget.Limits.configured()
         return _Program(code, is_random, is_constant, changes_rows, limits)
 
     def _columns_of(self, field: str) -> frozenset[str]:

@@ -159,6 +159,9 @@ def _resolve_names(
         status = path.stat()
     templates = _read_templates(path, status.st_mtime_ns, status.st_size)
     if templates.dataset:
+        if (name, subset) != (templates.dataset, templates.subset):
+            title = _format_title(templates.dataset, templates.subset)
+            _print_other_name(path, title, _format_title(name, subset))
         name, subset = templates.dataset, templates.subset
     else:
         subset = templates.subset or subset
@@ -168,6 +171,15 @@ def _resolve_names(
     if subset is not None:
         checked_name(subset, "subset", path)
     return folder, name, subset, templates
+
+
+@functools.lru_cache(maxsize=256)  # prints only one note for each file
+def _print_other_name(path: Path, title: str, folder: str) -> None:
+    print(
+        f"note: {path} is for the dataset {title} because of its key 'dataset', not for {folder}, "
+        "its folder's name. The names of its tasks begin with the dataset's name",
+        file=sys.stderr,
+    )
 
 
 @functools.lru_cache(maxsize=256)

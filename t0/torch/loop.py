@@ -529,11 +529,6 @@ class TorchEngine:
         )
         return flops / (world.size * gpu.teraflops * 1e12)
 
-    def gpu_peaks(self) -> list[int]:
-        """Returns a list with the peak of bytes in use on this process's GPU; [] without a GPU."""
-        device = self._world.device
-        return [torch.cuda.max_memory_allocated(device)] if device.type == "cuda" else []
-
     def infinite_weights(self) -> list[str]:
         """Returns the names of weights that have NaN or infinity in this process's rows."""
         parameters = sharding.names_and_parameters(self.model)

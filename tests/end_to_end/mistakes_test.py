@@ -63,7 +63,7 @@ OF_VERBS = [
     (
         17,
         ["plan", *V3, "--gin.tpu_mesh_shape.model_parallelism=12"],
-        ["= 12 does not divide the 512 cores of v3-512. These do: 1, 2, 4"],
+        ["model_parallelism = 12 must be one of [1, 2, 4, 8"],
     ),
     (
         17,

@@ -28,7 +28,7 @@ def called(monkeypatch, empty_gin):
     gin.parse_config("run.train_steps = 5")
     monkeypatch.setattr(mesh_utils, "run", lambda **given: calls.append(("mesh", given)))
     monkeypatch.setattr(
-        modes.predict, "predict", lambda model, **given: calls.append(("ours", model, given))
+        modes.text_decoder, "predict", lambda *given: calls.append(("ours", *given))
     )
     return calls
 
@@ -41,12 +41,12 @@ def test_infer_mode_of_encoder_decoder_builds_no_estimator(monkeypatch, called):
     monkeypatch.undo()
     gin.parse_config("run.mode = 'infer'")
     calls = []
-    monkeypatch.setattr(modes.predict, "predict", lambda *a, **given: calls.append((*a, given)))
+    monkeypatch.setattr(modes.text_decoder, "predict", lambda *given: calls.append(given))
     modes.carry_out(ConfiguredRun("infer", ARGUMENTS, "/checkpoint"))
-    ((model, given),) = calls
-    assert model.model_type == "bitransformer"
-    assert given["checkpoint"] == "/checkpoint"
-    assert given["lengths"] == {"inputs": 8, "targets": 8}
+    ((given, checkpoint),) = calls
+    assert given["model_type"] == "bitransformer"
+    assert checkpoint == "/checkpoint"
+    assert given["sequence_length"] == {"inputs": 8, "targets": 8}
     assert given["batch_size"] == 4
 
 
