@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from t0 import testing
+from tests import testing
 from tests.buckets.faults import no_faults
 from tests.buckets.object_store import Bucket
 from tests.buckets.served_buckets import ServedBuckets, served_buckets

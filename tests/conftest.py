@@ -30,7 +30,7 @@ hypothesis.settings.load_profile("t0")
 sys.path[:0] = [str(OFFLINE), str(ROOT)]
 import offline  # noqa: E402
 
-from t0 import testing  # noqa: E402
+from tests import testing  # noqa: E402
 from tests.buckets.object_store import Bucket  # noqa: E402
 from tests.buckets.served_buckets import FAST, served_buckets  # noqa: E402
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from t0.testing import train_vocabulary
+from tests.testing import train_vocabulary
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)

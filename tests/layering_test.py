@@ -42,7 +42,6 @@ ROOMS = (
     "run",
     "rehearsal",
     "cli",
-    "testing",
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {

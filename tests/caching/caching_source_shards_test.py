@@ -18,7 +18,7 @@ from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
 from t0.files import paths, publishing, tfrecord
-from t0.testing import Killed
+from tests.testing import Killed
 
 TASKS = ("toy_files", "toy_lines")
 

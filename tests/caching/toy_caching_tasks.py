@@ -32,7 +32,7 @@ LINES = {"a": 70, "b": 41, "c": 1}
 
 
 def lay_out(folder):
-    from t0 import testing
+    from tests import testing
 
     rng = random.Random(7)
 

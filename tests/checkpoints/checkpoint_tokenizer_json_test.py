@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 from tiny_checkpoints import model_shape, train_pieces, weights, with_sentinels, write_mtf
 
-from t0 import testing
 from t0.checkpoints import ConversionOptions, convert, described, open_source, tokenizer
 from t0.checkpoints.compare import compare
 from t0.errors import UserError
+from tests import testing
 
 TEXTS = ("rain and snow in 7 places", "  twice  the\tspace\nof lines ", "Ünïcödé “quotes” １２")
 NAMES = ("spiece.model", "tokenizer.json")

@@ -3,10 +3,10 @@
 import ml_dtypes
 import numpy as np
 
-from t0 import testing
 from t0.checkpoints import names
 from t0.checkpoints.bundle import BundleWriter
 from t0.checkpoints.shape import ModelShape, expected_shapes, slot_shape
+from tests import testing
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

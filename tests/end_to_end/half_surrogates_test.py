@@ -6,7 +6,7 @@ import pytest
 from command_lines import TRAIN
 from command_server import CommandServer
 
-from t0.testing import write_rows, write_templates
+from tests.testing import write_rows, write_templates
 
 HALF = "cut \ud83d"
 BAD = (3, 11)

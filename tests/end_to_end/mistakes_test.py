@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from command_lines import EVALUATE, TRAIN, message
 
-from t0.testing import write_templates
+from tests.testing import write_templates
 
 FINETUNE = "--gin_file=runs/finetune.gin"
 TESTS = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from t0.inference import cached_inputs, task_inputs
 from t0.tasks import default_vocabulary
 from t0.tasks.instruction_steps import join_what_fits
 from t0.tasks.instruction_tasks import instruction_tasks
-from t0.testing import train_vocabulary
+from tests.testing import train_vocabulary
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
 import tiny_recipes  # noqa: E402

@@ -10,7 +10,7 @@ import yaml
 
 from t0.cli import main as cli
 from t0.lm_eval import exported_tasks
-from t0.testing import write_dataset
+from tests.testing import write_dataset
 
 datasets = pytest.importorskip("datasets")
 

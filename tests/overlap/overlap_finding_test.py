@@ -22,7 +22,7 @@ from t0.overlap.index import Index, scan, write_index
 from t0.overlap.outcome import longest_common
 from t0.overlap.training_texts import FileJob, RowsJob, TrainingTexts, add_listed
 from t0.overlap.words import split_words, word_list
-from t0.testing import train_vocabulary, write_dataset
+from tests.testing import train_vocabulary, write_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"

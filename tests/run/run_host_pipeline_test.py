@@ -22,8 +22,8 @@ from t0.config import parse
 from t0.errors import UserError
 from t0.feeding import host_graphs
 from t0.run import preflight
-from t0.testing import train_vocabulary
 from t0.training import estimator
+from tests.testing import train_vocabulary
 
 LENGTHS = {"inputs": 16, "targets": 8}
 SETTINGS = [

@@ -15,7 +15,7 @@ from tiny_checkpoints import (
     write_mtf,
 )
 
-from t0 import compat, testing
+from t0 import compat
 from t0.checkpoints import ConversionOptions, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
@@ -23,6 +23,7 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import modes
 from t0.run import weights as command
+from tests import testing
 
 SIZES = [
     *(f"{name} = {getattr(V11, name)}" for name in ("d_model", "d_ff", "d_kv")),

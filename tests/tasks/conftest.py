@@ -7,7 +7,7 @@ import pytest
 from moods import MOODS, ROWS
 from task_vocabularies import train_model
 
-from t0.testing import with_sentinels
+from tests.testing import with_sentinels
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,9 @@
 
 import sentencepiece
 
-from t0 import testing
 from t0.prompts import CompiledTemplate, read_template_file
 from t0.sources import find_own_datasets
+from tests import testing
 
 TEXT = ["rain in Oslo, snow in Lima.", "wind in Cairo, rain in Perth."] * 40
 

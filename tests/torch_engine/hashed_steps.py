@@ -38,11 +38,11 @@ def train_mesh():
 
 def rehearse():
     from t0.cli.main import main
-    from t0.rehearsal import restarting
+    from t0.rehearsal import rehearse, restarting
 
     folder = os.environ["T0_MODEL_DIR"]
     kept = types.SimpleNamespace(TemporaryDirectory=lambda: contextlib.nullcontext(folder))
-    restarting.tempfile = kept
+    rehearse.tempfile = restarting.tempfile = kept
     return main()
 
 

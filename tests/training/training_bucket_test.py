@@ -7,9 +7,9 @@ import tiny_training as tiny
 
 from t0.files import paths
 from t0.files.any_path import any_path
-from t0.testing import Killed
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
+from tests.testing import Killed
 
 
 def run(folder, steps):

@@ -12,10 +12,10 @@ from hypothesis.extra import numpy as arrays
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
-from t0.testing import Killed
 from t0.training import checkpointing, model_directory, resume_file
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.model_directory import select_retained_steps
+from tests.testing import Killed
 
 ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}

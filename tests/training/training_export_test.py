@@ -13,8 +13,8 @@ from tiny_checkpoints import bits, loaded, model_shape, slots, train_pieces, wei
 
 from t0.compat import gin  # noqa: E402
 from t0.errors import UserError  # noqa: E402
-from t0.testing import train_vocabulary  # noqa: E402
 from t0.training import export  # noqa: E402
+from tests.testing import train_vocabulary  # noqa: E402
 
 MODEL = model_shape(
     d_model=8, d_ff=16, inner=8, heads=2, encoder_layers=1, decoder_layers=1, vocabulary=256

@@ -16,11 +16,11 @@ from gin import config as gin_config
 from t0.checkpoints import checkpoint_files
 from t0.config import parse
 from t0.errors import UserError
-from t0.testing import Killed
 from t0.training import evaluation, loop, recorder, resume_file, stepping
 from t0.training.checkpointing import patterns_of_new_layers
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
+from tests.testing import Killed
 
 # Fields of the run that its graph does not depend on.
 NOT_IN_GRAPH = (

@@ -11,9 +11,9 @@ SentencePiece models with T5's special pieces. `T0_DATA_DIR` can point to a fold
 datasets. No function uses the network. TensorFlow is imported only by the functions that need it.
 """
 
-from t0.testing.datasets import write_dataset, write_rows, write_templates
-from t0.testing.state import TINY_MODEL, Killed, gin_restored, registries_restored
-from t0.testing.vocabularies import train_vocabulary, with_sentinels
+from tests.testing.datasets import write_dataset, write_rows, write_templates
+from tests.testing.state import TINY_MODEL, Killed, gin_restored, registries_restored
+from tests.testing.vocabularies import train_vocabulary, with_sentinels
 
 __all__ = [
     "TINY_MODEL",
