@@ -285,9 +285,10 @@ def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:
 
     def read(start: int = 0, stop: int | None = None) -> Iterator[ChoiceRecord]:
         last = len(order) if stop is None else np.searchsorted(examples, stop)
-        for index in order[np.searchsorted(examples, start) : last].tolist():
-            batch, row = batches[index // _BATCH_RECORDS], index % _BATCH_RECORDS
-            record = ChoiceRecord(*(column[row].as_py() for column in batch.columns))
+        # A list of all numbers would take more memory than the array.
+        for number in range(np.searchsorted(examples, start), last):
+            batch, row = divmod(int(order[number]), _BATCH_RECORDS)
+            record = ChoiceRecord(*(column[row].as_py() for column in batches[batch].columns))
             ids = [np.frombuffer(ids, np.int32) for ids in (record.inputs, record.targets)]
             yield record._replace(inputs=ids[0], targets=ids[1])
 

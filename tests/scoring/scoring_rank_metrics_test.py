@@ -168,4 +168,4 @@ def test_rank_metrics_memory_does_not_grow_with_examples(tmp_path):
     few, many = 200, 2000
     growth = _peak_bytes(tmp_path / "b", many) - _peak_bytes(tmp_path / "a", few)
     # An example's texts and arrays take over 3,000 bytes, T5's lists 1,300: here a few numbers.
-    assert growth / (many - few) < 200
+    assert growth / (many - few) < 300
