@@ -69,7 +69,7 @@ class Bands:
 # weights. For the gradient of a variable: 7e-7 in float32, and 0.16 in bfloat16 (the scale of a
 # layer normalization). For one number in a gradient: 7e-6 in float32, and 0.2 in bfloat16.
 BANDS = {
-    "float32": Bands(loss=1e-6, later=1e-5, gradient=1e-4, sign=1e-4, weights=4e-2),
+    "float32": Bands(loss=1e-6, later=1e-5, gradient=1e-4, sign=1e-4, weights=1e-2),
     "bfloat16": Bands(loss=2e-2, later=2e-2, gradient=0.3, sign=0.2, weights=0.5),
 }
 

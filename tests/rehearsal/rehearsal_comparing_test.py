@@ -85,7 +85,7 @@ SLOW, EXHAUSTIVE = pytest.mark.slow, pytest.mark.exhaustive
     "params",
     [
         pytest.param((*planning.on_slice("v3-8", 2), *IN_PARTS, *FLOAT32), marks=SLOW),
-        pytest.param((*planning.on_slice("v3-8", 8), *WHOLE, *FLOAT32), marks=SLOW),
+        pytest.param((*planning.on_slice("v3-8", 8), *WHOLE, *FLOAT32), marks=EXHAUSTIVE),
         pytest.param((*planning.on_slice("v3-8", 2), *IN_PARTS), marks=EXHAUSTIVE),
         pytest.param((*planning.on_slice("v3-32", 4), *WHOLE, *FLOAT32), marks=EXHAUSTIVE),
         pytest.param((*planning.on_slice("v4-64", 8), *WHOLE, *FLOAT32), marks=EXHAUSTIVE),
