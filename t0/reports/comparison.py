@@ -211,6 +211,7 @@ def _compare_grids(
     def gap(first: int, second: int) -> dict[str, Any]:
         return accuracies.gap(grids, runs.index(first), runs.index(second))
 
+    gaps = {pair: gap(*pair) for pair in itertools.combinations(runs, 2)}
     later = dict.fromkeys(("adjusted_p_value", "better", "worse", "won", "lost"))
     others = [run for run in runs if run != baseline] if baseline in runs else []
     return ComparedDataset(
@@ -220,8 +221,10 @@ def _compare_grids(
         runs=tuple(runs),
         grids=grids,
         accuracies={run: accuracies.accuracy(grids, i) for i, run in enumerate(runs)},
-        p_values={pair: gap(*pair)["p_value"] for pair in itertools.combinations(runs, 2)},
-        differences={run: gap(baseline, run) | later for run in others},
+        p_values={pair: columns["p_value"] for pair, columns in gaps.items()},
+        differences={
+            run: (gaps.get((baseline, run)) or gap(baseline, run)) | later for run in others
+        },
     )
 
 
