@@ -41,6 +41,7 @@ from t0.reports.tables import (
     interval,
     number,
     p_value,
+    prompt_name,
     signed,
 )
 
@@ -417,7 +418,7 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
     columns = (
         ReportColumn("title", "Dataset", css="t"),
         _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", text=_format_prompt_name),
+        ReportColumn("prompt", "Prompt", css="t head", text=prompt_name),
         ReportColumn("first_accuracy", "Baseline"),
         ReportColumn("second_accuracy", "Run’s"),
         ReportColumn("difference", "Difference", "", signed, detail=interval),
@@ -436,7 +437,3 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
 
 def _format_mid_p(row: Row) -> str:
     return f"mid-p {p_value(row['mid_p_value'])}"
-
-
-def _format_prompt_name(row: Row) -> str:
-    return row["prompt"] or row["task"]
