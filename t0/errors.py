@@ -135,7 +135,7 @@ _FULL = ("No space left", "Disk quota exceeded", os.strerror(errno.ENOSPC), "Fil
 
 def write_reason(error: BaseException) -> str:
     """Returns a short reason why a file could not be written."""
-    text = str(getattr(error, "message", None) or error)
+    text = _message_of(error)
     # TensorFlow may put the reason below a first line such as "Graph execution error:".
     if any(words in text for words in _FULL):
         return "the disk is full"

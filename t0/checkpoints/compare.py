@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from t0.checkpoints import names, tokenizer
 from t0.checkpoints.conversion import open_source
-from t0.checkpoints.formats import CheckpointFacts, CheckpointSource
+from t0.checkpoints.formats import CheckpointFacts, CheckpointSource, flat_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,14 +115,10 @@ def _compare_tensor(one: CheckpointSource, other: CheckpointSource, name: str) -
         return Difference(name, "shape", float("nan"), shapes)
     a, b = one.load(name), other.load(name)
     detail = "" if a.dtype == b.dtype else f"{a.dtype} and {b.dtype}"
-    if not detail and np.array_equal(_bits(a), _bits(b)):
+    if not detail and np.array_equal(flat_bytes(a), flat_bytes(b)):
         return Difference(name, "same")
     largest = _largest_difference(a, b)
     return Difference(name, "dtype" if detail and largest == 0 else "values", largest, detail)
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _largest_difference(a: np.ndarray, b: np.ndarray) -> float:

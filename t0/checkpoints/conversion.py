@@ -325,6 +325,7 @@ def as_mesh_checkpoint(path: str | Path, workdir: str | Path, *, slots: bool = T
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
+    # Earlier versions hashed the same text, so the checkpoints that they converted are found.
     source_hash = fingerprint(kind, location, f"None {slots}")
     folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
     if not folder.is_dir():

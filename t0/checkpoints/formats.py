@@ -115,9 +115,14 @@ def read_into(file: BinaryIO, array: np.ndarray, path: Path) -> None:
             done += count
 
 
+def flat_bytes(array: np.ndarray) -> np.ndarray:
+    """Returns the bytes of an array as a flat uint8 array; copies only if it must."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
 def checksum(array: np.ndarray) -> str:
     """Returns the XXH3 hash of an array's bytes as 16 hexadecimal digits."""
-    return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return xxhash.xxh3_64_hexdigest(flat_bytes(array).data)
 
 
 def checked_step(value: Any, where: str) -> int:

@@ -35,9 +35,9 @@ import ml_dtypes
 import numpy as np
 
 from t0.checkpoints import look_alikes
-from t0.checkpoints.formats import checksum, nbytes_of, read_into
+from t0.checkpoints.formats import checksum, flat_bytes, nbytes_of, read_into
 from t0.checkpoints.shape import listed, shown
-from t0.errors import UserError, install_command
+from t0.errors import UserError, install_command, short_reason
 from t0.files.any_path import binary
 from t0.files.names import checked_name
 from t0.files.paths import is_remote
@@ -203,7 +203,7 @@ class ShardWriter:
         if transposed:
             _write_transposed(self._file, array)
         else:
-            self._file.write(_flatten(array))
+            self._file.write(flat_bytes(array).data)
 
     def finish(self) -> None:
         """Waits until the bytes are on disk, and closes the file."""
@@ -330,10 +330,6 @@ def _read_transposed(file: BinaryIO, stored: StoredTensor, array: np.ndarray) ->
         _transpose(block, array[:, start : start + len(block)])
 
 
-def _flatten(array: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
 def _write_transposed(file: BinaryIO, array: np.ndarray) -> None:
     """Writes the bytes of `array.T` at a file's position."""
     rows, columns = array.shape
@@ -341,7 +337,7 @@ def _write_transposed(file: BinaryIO, array: np.ndarray) -> None:
     for start in range(0, columns, _BLOCK_ROWS):
         block = buffer[: min(_BLOCK_ROWS, columns - start)]
         _transpose(array[:, start : start + len(block)], block)
-        file.write(_flatten(block))
+        file.write(flat_bytes(block).data)
 
 
 def _transpose(source: np.ndarray, target: np.ndarray) -> None:
@@ -380,9 +376,9 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
             mapped = file.read(2) == b"PK"
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{path} cannot be read as weights only ({reason}): use the model's safetensors files"
+            f"{path} cannot be read as weights only ({short_reason(error)}): use the model's "
+            "safetensors files"
         ) from error
     if not isinstance(state, dict) or not all(
         isinstance(key, str) and torch.is_tensor(value) for key, value in state.items()

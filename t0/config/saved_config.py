@@ -116,7 +116,8 @@ def mask_config(write: Callable[..., str]) -> str:
     """Returns a configuration in gin's notation, with credentials masked.
 
     Args:
-      write: `gin.operative_config_str` or `gin.config_str`.
+      write: a function of gin that returns a configuration of at most `max_line_length` characters
+        per line, such as `gin.operative_config_str`.
     """
     lines = write(max_line_length=_ONE_LINE).splitlines()
     masked = [_mask_line(line) for line in lines]

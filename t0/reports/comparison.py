@@ -41,6 +41,7 @@ from t0.reports.tables import (
     interval,
     number,
     p_value,
+    prompt_name,
     signed,
 )
 
@@ -211,6 +212,7 @@ def _compare_grids(
     def gap(first: int, second: int) -> dict[str, Any]:
         return accuracies.gap(grids, runs.index(first), runs.index(second))
 
+    gaps = {pair: gap(*pair) for pair in itertools.combinations(runs, 2)}
     later = dict.fromkeys(("adjusted_p_value", "better", "worse", "won", "lost"))
     others = [run for run in runs if run != baseline] if baseline in runs else []
     return ComparedDataset(
@@ -220,8 +222,10 @@ def _compare_grids(
         runs=tuple(runs),
         grids=grids,
         accuracies={run: accuracies.accuracy(grids, i) for i, run in enumerate(runs)},
-        p_values={pair: gap(*pair)["p_value"] for pair in itertools.combinations(runs, 2)},
-        differences={run: gap(baseline, run) | later for run in others},
+        p_values={pair: columns["p_value"] for pair, columns in gaps.items()},
+        differences={
+            run: (gaps.get((baseline, run)) or gap(baseline, run)) | later for run in others
+        },
     )
 
 
@@ -414,7 +418,7 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
     columns = (
         ReportColumn("title", "Dataset", css="t"),
         _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", text=_format_prompt_name),
+        ReportColumn("prompt", "Prompt", css="t head", text=prompt_name),
         ReportColumn("first_accuracy", "Baseline"),
         ReportColumn("second_accuracy", "Run’s"),
         ReportColumn("difference", "Difference", "", signed, detail=interval),
@@ -433,7 +437,3 @@ def _make_prompt_table(comparison: RunComparison) -> ReportTable:
 
 def _format_mid_p(row: Row) -> str:
     return f"mid-p {p_value(row['mid_p_value'])}"
-
-
-def _format_prompt_name(row: Row) -> str:
-    return row["prompt"] or row["task"]

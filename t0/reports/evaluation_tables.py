@@ -30,7 +30,7 @@ has an accuracy under a normalization only if each of its prompts has such an ac
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,6 +59,7 @@ from t0.reports.tables import (
     interval,
     number,
     p_value,
+    prompt_name,
     signed,
     span,
 )
@@ -358,7 +359,7 @@ def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
     columns = (
         ReportColumn("dataset", "Dataset", css="t", text=lambda row: title_of(row["dataset"])),
         _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=_format_prompt_name),
+        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=prompt_name),
         ReportColumn("accuracy_percent", "Accuracy", css="n strong"),
         ReportColumn("interval_low_percent", "Interval", text=_format_prompt_interval),
         ReportColumn("chance_percent", "Chance"),
@@ -391,10 +392,6 @@ def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
         nested=("metrics", "predictions"),
         long=True,
     )
-
-
-def _format_prompt_name(row: Row) -> str:
-    return row["prompt"] or row["task"]
 
 
 def _format_prompt_interval(row: Row) -> str:
@@ -431,7 +428,7 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
     columns = [
         _DATASET,
         _RUN,
-        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=_format_prompt_name),
+        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name),
         ReportColumn("class", "Class", "class", lambda text: cut_in_middle(text, 40), css="t"),
         ReportColumn("precision", "Precision", "precision"),
         ReportColumn("recall", "Recall", "recall"),
@@ -465,25 +462,32 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
     If the value is for a category or a subtask of its task, `group` is the name of this part.
     """
-    rows = []
-    for tasks in _group_by_task(runs).values():
-        metrics = _list_metrics(tasks)
-        rows += [
-            _make_value_row(runs, run, task, metric)
-            for metric in metrics
-            for run, task in tasks.items()
-            if metric in task.metrics
-        ]
-        groups = {group for task in tasks.values() for group in task.groups}
-        groups = sorted(groups, key=lambda group: (bool(_INSTRUCTION_TASK.match(group)), group))
-        rows += [
-            _make_value_row(runs, run, task, metric, group)
-            for group in groups
-            for run, task in tasks.items()
-            if group in task.groups
-            for metric in metrics
-        ]
-    return rows
+    by_task = _group_by_task(runs).values()
+    return [
+        row for tasks in by_task for row in (*_whole_rows(runs, tasks), *_group_rows(runs, tasks))
+    ]
+
+
+def _whole_rows(
+    runs: Sequence[EvaluatedRun], tasks: Mapping[int, DecodedTask]
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a task's metrics for all of its examples."""
+    for metric in _list_metrics(tasks):
+        for run, task in tasks.items():
+            if metric in task.metrics:
+                yield _make_value_row(runs, run, task, metric)
+
+
+def _group_rows(
+    runs: Sequence[EvaluatedRun], tasks: Mapping[int, DecodedTask]
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a task's metrics by category and by subtask."""
+    groups = {group for task in tasks.values() for group in task.groups}
+    for group in sorted(groups, key=lambda name: (bool(_INSTRUCTION_TASK.match(name)), name)):
+        for run, task in tasks.items():
+            if group in task.groups:
+                for metric in _list_metrics(tasks):
+                    yield _make_value_row(runs, run, task, metric, group)
 
 
 def _make_value_row(
@@ -548,15 +552,14 @@ def _format_two_digits(value: float) -> str:
 
 def group_table(runs: Sequence[EvaluatedRun], task: str) -> ReportTable:
     """Returns the table of a task's metrics by category and by subtask, if it has any."""
+    tasks = _group_by_task(runs).get(task, {})
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for value in metric_rows(runs):
-        if value["task"] == task and value["group"]:
-            row = {"group": value["group"], "label": value["label"], MARK: value[MARK]}
-            row = rows.setdefault((value["group"], value["run"]), row)
-            row[f"metric {value['metric']}"] = value["value"]
-    metrics = next((m["metrics"] for m in decoded_results(runs) if m["task"] == task), [])
+    for value in _group_rows(runs, tasks):
+        row = {"group": value["group"], "label": value["label"], MARK: value[MARK]}
+        row = rows.setdefault((value["group"], value["run"]), row)
+        row[f"metric {value['metric']}"] = value["value"]
     columns = [ReportColumn("group", "Group", css="t head"), _RUN]
-    for metric in metrics:
+    for metric in _list_metrics(tasks):
         head = axis_label(metric)
         column = ReportColumn(f"metric {metric}", head, "", _format_two_digits, css="n strong")
         columns.append(column)

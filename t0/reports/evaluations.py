@@ -417,18 +417,16 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
         # Both give the same scores.
         for (task, dataset, prompt), scores in prompts.items():
             dataset = _dataset_key(dataset, task)
-            accuracy, group = scores.accuracy, _default_group(dataset)
-            counts = {"examples": len(scores), "chance": scores.chance}
-            metrics = {"accuracy": accuracy}
             tasks[task] = RankedTask(
-                task,
-                dataset,
-                prompt,
-                group,
-                accuracy=accuracy,
-                metrics=metrics,
+                name=task,
+                dataset=dataset,
+                prompt=prompt,
+                group=_default_group(dataset),
+                examples=len(scores),
+                accuracy=scores.accuracy,
+                chance=scores.chance,
+                metrics={"accuracy": scores.accuracy},
                 scores=scores,
-                **counts,
             )
     if not tasks and skipped:
         raise next(iter(skipped.values()))

@@ -150,9 +150,7 @@ class EvaluationReport:
         texts = {"report.json": json.dumps(self.data(), indent=1, allow_nan=False) + "\n"}
         texts |= {table.file: table.csv() for table in self.tables.values() if table.file}
         rows = {name: self.rows(name) for name in ("datasets", "prompts", "metrics")}
-        plots = list_plots(
-            self.runs, rows, reliability_rows(self.runs), self.comparison, self.curves
-        )
+        plots = list_plots(self.runs, rows, self.reliabilities, self.comparison, self.curves)
         index, examples = collect_examples(self.runs, rows["prompts"])
         embeds = sum(map(len, examples)) <= EMBEDDED_BYTES
         page = _render_page(self, plots, [*texts], index, examples if embeds else None)

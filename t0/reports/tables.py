@@ -78,6 +78,11 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 
+def prompt_name(row: Row) -> str:
+    """Returns the name of a row's prompt; the name of its task if the prompt has no name."""
+    return row["prompt"] or row["task"]
+
+
 def fact(value: Any) -> str:
     """Formats a value from the `run` object of a results file; objects become "key value, ...".
 

@@ -25,7 +25,7 @@ import numpy as np
 from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.reports.plots import Panel, name_lines, run_colour, step_axis, tooltip_id
-from t0.reports.result_files import distinct_names, finite, is_integer, parsed_json
+from t0.reports.result_files import distinct_names, finite, is_integer, parsed_json, read_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,11 +154,7 @@ def _read_run(path: Path, label: str) -> TrainingCurves:
 
 def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the step and the fields of each complete line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}.") from error
-    lines = text.split("\n")
+    lines = read_text(path).split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

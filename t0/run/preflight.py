@@ -100,11 +100,12 @@ def check_mixtures(
         if use_cached:
             opening.require_whole(name, split)
         unread = None if use_cached else opening.unread_caches(name, function=function)
-        notes += [unread] if unread else []
+        hint = [unread] if unread else []
+        notes += hint
         try:
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)
         except AbsentData as error:
-            raise AbsentData("\n".join([str(error), *([unread] if unread else [])])) from error
+            raise AbsentData("\n".join([str(error), *hint])) from error
     tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
