@@ -39,7 +39,7 @@ import json
 import math
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 
@@ -266,9 +266,7 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             name = file_name(split.name, index, count)
             of_file = itertools.islice(frames, stop - start)
-            entry = write_file(
-                path_inside(directory, name), lambda path, some=of_file: copy_frames(path, some)
-            )
+            entry = write_file(path_inside(directory, name), of_file)
             written[name] = {**entry, "examples": stop - start}
     info = {
         "features": _features(job),
@@ -336,12 +334,12 @@ def _read_frames(path: str, shift: int) -> Iterator[bytes]:
     return map(tfrecord.framed, records)
 
 
-def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
-    """Writes a file under a temporary name, and renames it when it is complete and on disk.
+def write_file(path: str, frames: Iterable[bytes]) -> dict[str, Any]:
+    """Writes frames under a temporary name, and renames the file when it is complete and on disk.
 
     Args:
       path: the file.
-      fill: a function that takes the path of a local file, and writes that file.
+      frames: the content, in pieces.
 
     Returns:
       the file's size and checksums, see `entry_of`.
@@ -350,7 +348,7 @@ def write_file(path: str, fill: Callable[[str], None]) -> dict[str, Any]:
       OutputError: if it cannot be written.
     """
     with publishing.whole_file(path, durable=True) as temporary:
-        fill(temporary)
+        copy_frames(temporary, frames)
         with open(temporary, "rb") as file:
             return entry_of(file)
 

@@ -392,11 +392,12 @@ def _encode_document(document: Any) -> bytes:
 
 
 def _open_parts(prompt: Prompt, job: RowRange, stack: ExitStack) -> list[_TaskRecords]:
-    return [
-        _TaskRecords(spec, stack.enter_context(parts.PartWriter(job.directory, name)), job.start)
-        for spec in prompt.specs
-        if (name := parts.part_name(spec.key, job.start, job.stop))
-    ]
+    outputs = []
+    for spec in prompt.specs:
+        name = parts.part_name(spec.key, job.start, job.stop)
+        writer = stack.enter_context(parts.PartWriter(job.directory, name))
+        outputs.append(_TaskRecords(spec, writer, job.start))
+    return outputs
 
 
 def _batches(

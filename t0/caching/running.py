@@ -10,8 +10,8 @@ published tasks stay. If the same call is made again, it continues where this ru
 If the output is an object store, the workers write into a temporary folder of this machine, and
 need neither TensorFlow nor the network. This process uploads each part when it is complete, so that
 the next run can use the parts if this run is killed. It uploads the files of a task when all its
-splits are complete. If Apache Beam runs the jobs, its workers write into the
-object store themselves.
+splits are complete. If Apache Beam runs the jobs, its workers write into the object store
+themselves.
 """
 
 import collections

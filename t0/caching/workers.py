@@ -310,9 +310,12 @@ def _describe_death(process: Any, job: Any, when: str) -> str:
         why = f"was killed ({signal.Signals(-process.exitcode).name})"
     if process.exitcode == -signal.SIGKILL:
         why += ", most likely because memory ran out: try a smaller --num_workers"
+    stopped = f"{when} {job}"
     if job is _PREPARATION:
-        when, job = "before its first task", 'a script needs if __name__ == "__main__"'
-    return f"a worker process {why}. It stopped {when} {job}."
+        stopped = (
+            'before its first task. A script that starts workers needs if __name__ == "__main__"'
+        )
+    return f"a worker process {why}. It stopped {stopped}."
 
 
 def _work(pipe: connection.Connection, counter: Any) -> None:

@@ -20,7 +20,6 @@ this function imports TensorFlow.
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import json
 import multiprocessing
@@ -222,9 +221,7 @@ def write(
             if begin != next_step:
                 rows = _rows_from(windows_from, recorded, data, begin)
             frames = itertools.islice(rows, (end + 1 - begin) * recorded.batch)
-            entry = cache_files.write_file(
-                posixpath.join(folder, name), functools.partial(_fill, frames)
-            )
+            entry = cache_files.write_file(posixpath.join(folder, name), frames)
             next_step = end + 1
             done[name] = Facts(entry["bytes"], entry["crc32c"])
             manifests.save_windows(folder, recorded, data)
@@ -246,11 +243,6 @@ def _claim(folder: str, recorded: Manifest) -> None:
             "this one"
         )
     manifests.publish(folder, recorded)
-
-
-def _fill(frames: Iterator[bytes], path: str) -> None:
-    with open(path, "wb") as file:
-        file.writelines(frames)
 
 
 def _rows_from(

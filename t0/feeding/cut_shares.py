@@ -21,6 +21,7 @@ import numpy as np
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.feeding import token_files
+from t0.feeding.opening import is_all_cached
 from t0.feeding.packing import LOUD, cut_warning
 from t0.files import paths
 from t0.prompts.render import NO_LABEL
@@ -105,7 +106,7 @@ def _open_examples(
     There are no examples if preprocessing steps after the cache choose the lengths, such as span
     corruption, or if only SeqIO could read the examples.
     """
-    if task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]:
+    if is_all_cached(task):
         if use_cached and task.cache_dir:
             return _read_cached(task, split, names), _FROM_CACHE
         if not use_cached and isinstance(task.source, PromptedSource):

@@ -27,7 +27,6 @@ from typing import IO, Any, BinaryIO
 
 from t0.files import paths
 
-AnyPath = "Path | RemotePath"
 _BUFFER_BYTES = 1 << 20
 
 
@@ -57,10 +56,6 @@ class RemotePath(PurePosixPath):
         return self
 
     resolve = expanduser = absolute
-
-    def is_symlink(self) -> bool:
-        """Returns False."""
-        return False
 
     def exists(self) -> bool:
         """Returns whether the file or folder exists."""

@@ -124,7 +124,7 @@ def _select_slices(text: bytes, sizes: np.ndarray, fits: np.ndarray) -> bytes:
 
 
 def _ids(column: Ragged, row: int) -> list[int] | None:
-    return column.values[column.ends[row] : column.ends[row + 1]].tolist() or None
+    return column.sequence(row).tolist() or None
 
 
 def _text(ids: list[int] | None, text: bytes | None, vocabulary: Any) -> str | None:

@@ -380,10 +380,10 @@ def predict_checkpoints(
     """
     generator = None
     for step, path in checkpoints.items():
-        outputs = []
+        checkpoint_facts, outputs = describe(path), []
         for job in jobs:
             file = job.path.replace("{step}", str(step))
-            facts = {**describe(path), **job.facts()}
+            facts = {**checkpoint_facts, **job.facts()}
             output = PredictionFile(file, facts, described=job.as_json, writes=not processes.rank)
             processes.wait()
             if output.summary:

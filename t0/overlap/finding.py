@@ -241,7 +241,6 @@ def _write_files(
     facts["datasets"] = {chosen.name: outcome.datasets[chosen.name] for chosen in sets}
     facts["rows"] = {"file": ROWS, "lines": lines, "sha256": digest.hexdigest()}
     text = json.dumps(facts, indent=1, ensure_ascii=False)
-    facts = {**facts}
     publishing.write_whole(path_inside(output, TABLES), (f"{line}\n" for line in tables(facts)))
     publishing.write_whole(result, text.encode("utf-8", "backslashreplace") + b"\n", durable=True)
     return facts

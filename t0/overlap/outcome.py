@@ -117,7 +117,7 @@ class OverlapOutcome:
     def __init__(
         self, index: Index, matches: Matches, training: TrainingTexts, vocabulary: Any | None
     ) -> None:
-        self._index, self._training, self._vocabulary = index, training, vocabulary
+        self._index, self._training = index, training
         self._matches = matches.table
         self._entries = matches.table[:, 0].copy()
         self._names = dataset_names(training)[0]

@@ -346,8 +346,9 @@ def text_at(
         if isinstance(job, FileJob):
             has_text = job.source == source
         else:
-            numbers = [number for number, *_ in job.prompts]
-            has_text = source in numbers and job.start <= record < job.stop
+            prompts = tuple(prompt for prompt in job.prompts if prompt[0] == source)
+            has_text = prompts and job.start <= record < job.stop
+            job = dataclasses.replace(job, start=record, stop=record + 1, prompts=prompts)
         if has_text:
             texts = _read_texts(job, vocabulary)
             return next((text for text, *location in texts if location == [source, record]), None)

@@ -187,10 +187,7 @@ def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
         except ValueError as error:
             raise UserError(f"{file} cannot be read: {error}") from error
         for row in range(len(records)):
-            features: dict[str, Any] = {
-                name: ids.values[ids.ends[row] : ids.ends[row + 1]]
-                for name, ids in integers.items()
-            }
+            features: dict[str, Any] = {name: ids.sequence(row) for name, ids in integers.items()}
             if len(features["is_correct"]) != 1 or len(features["idx"]) != 2:
                 raise not_ranked(task)
             texts_of_row = {name: column[row] for name, column in texts.items()}

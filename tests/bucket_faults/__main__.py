@@ -34,9 +34,7 @@ def publish() -> None:
     staging = "gs://b/out/toy.incomplete-host-1-2"
     files = {}
     for name, content in FILES.items():
-        entry = cache_files.write_file(
-            f"{staging}/{name}", lambda local, c=content: Path(local).write_bytes(c)
-        )
+        entry = cache_files.write_file(f"{staging}/{name}", [content])
         files[name] = {**entry, "examples": 1}
     manifest = {"schema": 1, "task": "toy", "splits": {"train": {"examples": 3, "files": files}}}
     cache_files.publish(staging, "gs://b/out/toy", manifest, replace=True)

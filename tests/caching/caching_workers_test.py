@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -60,6 +61,12 @@ def test_worker_process_death_names_signal_and_job(job, message):
     job = job if job == 3 else -int(job)
     with pytest.raises(UserError, match=message):
         results(worker_starts.Dying(), [job])
+
+
+def test_worker_process_death_before_its_first_task_names_a_likely_cause():
+    message = r"status 3\)\. It stopped before its first task\. A script .* needs if __name__ == "
+    with pytest.raises(UserError, match=message):
+        results(functools.partial(os._exit, 3), [1])
 
 
 @pytest.mark.parametrize(
