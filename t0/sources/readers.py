@@ -426,3 +426,8 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
             "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
             f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
         )
+
+
+def holds_texts(value: Any) -> bool:  # noqa: ANN401 (whatever JSON or YAML holds)
+    """Returns whether a value is a list of texts with at least one text."""
+    return isinstance(value, list) and bool(value) and all(isinstance(x, str) for x in value)
