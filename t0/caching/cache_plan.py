@@ -141,8 +141,8 @@ class TaskPlan:
       staging: the directory into which the run writes the cache until it is finished.
       splits: the names of the splits to write.
       absent: name of a split that is left out -> the reason.
-      stale: the changed inputs, as text, because of which this run replaces the finished cache in
-        `final`; "" if no input has changed.
+      stale: the inputs that have changed since the finished cache in `final` was written, as text.
+        The run then replaces this cache. "" if no input has changed.
     """
 
     name: str

@@ -159,7 +159,7 @@ class RowRangeWorker:
       model: the content of the tokenizer's model file, and the id of EOS; None if there is nothing
         to render. The content is sent instead of the path, because the workers of a cluster may not
         have the file.
-      setup: the settings, of which only the data folders and `skip_bad_rows` are used.
+      setup: the settings. Only the data folders and `skip_bad_rows` are used.
     """
 
     model: tuple[bytes, int] | None

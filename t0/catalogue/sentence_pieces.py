@@ -11,7 +11,6 @@ contains the sentinels. Both editions have the same 32,100 ids, in the same orde
 recognizes the edition by the pieces in the file.
 """
 
-import contextlib
 import functools
 import hashlib
 import os
@@ -60,10 +59,11 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
 def _parse_model(content: bytes) -> sentencepiece_model_pb2.ModelProto:
     """Parses a SentencePiece model. The result has no pieces if the content is not a model."""
     model = sentencepiece_model_pb2.ModelProto()
-    with contextlib.suppress(DecodeError):
+    try:
         model.ParseFromString(content)
-        return model
-    return sentencepiece_model_pb2.ModelProto()
+    except DecodeError:
+        model.Clear()
+    return model
 
 
 def holds_sentinels(model: sentencepiece_model_pb2.ModelProto) -> bool:

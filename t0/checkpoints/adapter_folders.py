@@ -205,7 +205,7 @@ class AdapterSource(CheckpointSource):
             )
         for name, keys in self._keys.items():
             self._check_shapes(
-                name, {part: self._file.tensors[k].shape for part, k in keys.items()}
+                name, {factor: self._file.tensors[k].shape for factor, k in keys.items()}
             )
         self.entries = {
             name: dataclasses.replace(entry, dtype=FLOAT32) if name in self._keys else entry
@@ -222,8 +222,8 @@ class AdapterSource(CheckpointSource):
         if name not in self._keys:
             return array
         factors = {
-            part: self._file.load(key, transposed=False).astype(np.float32)
-            for part, key in self._keys[name].items()
+            factor: self._file.load(key, transposed=False).astype(np.float32)
+            for factor, key in self._keys[name].items()
         }
         array = np.asarray(array, np.float32)
         if "ia3_l" in factors:

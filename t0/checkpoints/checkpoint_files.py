@@ -243,7 +243,7 @@ def check_vocabulary(
     Args:
       checkpoint: a checkpoint prefix.
       vocabulary: the number of ids in the SentencePiece model, including sentinels.
-      divisor: the number of which the model's padded vocabulary size is a multiple (128 in T5).
+      divisor: the model's padded vocabulary size is a multiple of this number (128 in T5).
       source: the vocabulary's path, for the message.
       rows: the padded vocabulary size of the checkpoint; None to read it from the checkpoint.
 

@@ -7,8 +7,8 @@ A checkpoint is a folder `torch.ckpt-STEP` written by `torch.distributed.checkpo
 writes one file. The file has the process's rows of every weight ("weights/<canonical name>", in
 PyTorch's orientation) and of every slot ("slots/<Mesh TensorFlow's name>"). The file's header says
 which rows these are. `resume.json` has the model's settings, and lists the files with their
-checksums. `resume.json` also has a checksum of its own content. Older checkpoints (schema 1) have
-no checksums, so they are read without a check.
+checksums. Another checksum in `resume.json` covers `resume.json` itself. Older checkpoints (schema
+1) have no checksums, so they are read without a check.
 """
 
 import functools

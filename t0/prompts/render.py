@@ -397,7 +397,8 @@ class CompiledTemplate:
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
-        return self._render(row, row_index)[0]
+        with self._failures(row, row_index):
+            return self._render(row, row_index)[0]
 
     def choices(self, row: Mapping[str, Any], row_index: int = 0) -> list[str] | None:
         """Returns the row's answer choices, like promptsource's `get_answer_choices_list(row)`.
@@ -405,7 +406,6 @@ class CompiledTemplate:
         Raises:
           UserError: rendering fails.
         """
-        self.compile()  # here, because a message about a syntax error must not name the row
         with self._failures(row, row_index):
             return self._choice_list(self._variables(row, row_index))
 
@@ -429,10 +429,10 @@ class CompiledTemplate:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
         row = row if isinstance(row, PreparedRow) else prepared(row)
-        texts, choices, cut = self._render(row, row_index, labeled=labeled)
-        if len(texts) != 2 or not texts[0]:
-            return None
         with self._failures(row, row_index):
+            texts, choices, cut = self._render(row, row_index, labeled=labeled)
+            if len(texts) != 2 or not texts[0]:
+                return None
             "".join((*texts, *(choices or ()))).encode()  # fails for half of a surrogate pair
         return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
 
@@ -538,6 +538,10 @@ class CompiledTemplate:
     def _programs(self) -> list[_Program]:
         return [self._body, *filter(None, [self._choices])]
 
+    @cached_property
+    def _changes_rows(self) -> bool:
+        return any(program.changes_rows for program in self._programs)
+
     def _source(self, field: str) -> str:
         text = getattr(self.template, field) or ""
         if len(text) > budget.LONGEST_TEMPLATE and not self.template.published:
@@ -600,28 +604,25 @@ class CompiledTemplate:
     def _render(
         self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
-        self.compile()  # here, because a message about a syntax error must not name the row
-        with self._failures(row, row_index):
-            variables = self._variables(row, row_index)
-            if "answer_choices" in variables:
-                raise UserError(
-                    "the data has a column 'answer_choices', a name that templates use for the "
-                    "rendered choices; rename the column"
-                )
-            choices = self._choice_list(variables)
-            # Pass a copy, because a template can change the list that it receives.
-            variables["answer_choices"] = None if choices is None else protect_value(choices)
-            cuts = variables[_CUTS] = []
-            text = self._body.render(variables, labeled=labeled)
-            return _split(text), choices, tuple(cuts)
+        variables = self._variables(row, row_index)
+        if "answer_choices" in variables:
+            raise UserError(
+                "the data has a column 'answer_choices', a name that templates use for the "
+                "rendered choices; rename the column"
+            )
+        choices = self._choice_list(variables)
+        # Pass a copy, because a template can change the list that it receives.
+        variables["answer_choices"] = None if choices is None else protect_value(choices)
+        cuts = variables[_CUTS] = []
+        text = self._body.render(variables, labeled=labeled)
+        return _split(text), choices, tuple(cuts)
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.
 
         In the texts of the row, separators are replaced by `PIPE_PROTECTOR`.
         """
-        changes_rows = any(program.changes_rows for program in self._programs)
-        is_shared = isinstance(row, PreparedRow) and not changes_rows
+        is_shared = isinstance(row, PreparedRow) and not self._changes_rows
         variables = dict(row) if is_shared else protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
@@ -654,7 +655,8 @@ class CompiledTemplate:
 
     @contextmanager
     def _failures(self, row: Mapping[str, Any], row_index: int) -> Iterator[None]:
-        """Turns every error into a UserError that names the template and the row."""
+        """Turns every error of rendering into a UserError that names the template and the row."""
+        self.compile()  # here, because a message about a syntax error must not name the row
         try:
             yield
         except Exception as error:

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import types
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from t0.compat import tf1 as tf
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_pod import deterministic_uniform
-from t0.scoring.mesh_model import build_model, restore_variables
+from t0.scoring.mesh_model import Placement, build_model, restore_variables
 from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import TrainingSpec, build, build_held_out
@@ -118,14 +118,10 @@ def training_spec(run: PodRun) -> TrainingSpec:
     )
 
 
-def score_choices(run: PodRun, prefix: str, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Returns the log-likelihoods of choices with a checkpoint, float32 [inputs, choices], in nats.
+def build_for_one_device(run: PodRun) -> tuple[Any, mtf.VariableDType, Placement]:
+    """Returns the run's model for one device, its types and its placement.
 
-    Args:
-      run: the run on a slice.
-      prefix: the path of the checkpoint.
-      inputs: the inputs [inputs, length].
-      targets: their choices [inputs, choices, length].
+    A `MeshScorer` or a `MeshGenerator` takes them as its first arguments.
     """
     vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
     model, _, placement = build_model(
@@ -137,7 +133,19 @@ def score_choices(run: PodRun, prefix: str, inputs: np.ndarray, targets: np.ndar
             "mesh_devices": None,
         }
     )
-    with contextlib.closing(MeshScorer(model, run.variable_dtype, placement)) as scorer:
+    return model, run.variable_dtype, placement
+
+
+def score_choices(run: PodRun, prefix: str, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Returns the log-likelihoods of choices with a checkpoint, float32 [inputs, choices], in nats.
+
+    Args:
+      run: the run on a slice.
+      prefix: the path of the checkpoint.
+      inputs: the inputs [inputs, length].
+      targets: their choices [inputs, choices, length].
+    """
+    with contextlib.closing(MeshScorer(*build_for_one_device(run))) as scorer:
         scorer.restore(prefix)
         return scorer.log_likelihoods(inputs, targets)
 

@@ -28,7 +28,7 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import unpacked
 from t0.files.untrusted import parsed_json
-from t0.sources.readers import check_unicode, without_bad_rows
+from t0.sources.readers import check_unicode, holds_texts, without_bad_rows
 
 # SeqIO's name of a split -> the file that lists the tasks of the split. The list dev_tasks.txt only
 # exists if the user adds it.
@@ -160,7 +160,7 @@ def read_task(folder: Path, name: str) -> Task:
     categories, instances = content.get("Categories"), content.get("Instances")
     for key, is_valid, expected in (
         ("Definition", isinstance(definition, str), "a text or a list of texts"),
-        ("Categories", _holds_texts(categories), "a list of texts"),
+        ("Categories", holds_texts(categories), "a list of texts"),
         ("Instances", isinstance(instances, list) and instances, "a list of instances"),
     ):
         if not is_valid:
@@ -264,7 +264,7 @@ def _read_demonstrations(
 ) -> tuple[Demonstration, ...]:
     demonstrations = content.get(key) or ()
     for number, entry in enumerate(demonstrations):
-        if not isinstance(entry, dict) or not _holds_texts([entry.get(k) for k in _SIDES]):
+        if not isinstance(entry, dict) or not holds_texts([entry.get(k) for k in _SIDES]):
             raise UserError(
                 f"{where}: '{key}' {number} must have the texts 'input' and 'output', got "
                 f"{entry!r:.80}."
@@ -275,16 +275,12 @@ def _read_demonstrations(
     )
 
 
-def _holds_texts(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(x, str) for x in value)
-
-
 def _read_instance(entry: object, where: str, default_id: str) -> Instance:
     check_unicode(where, entry)
     outputs = entry.get("output") if isinstance(entry, dict) else None
     if isinstance(outputs, str):
         outputs = [outputs]
-    if not _holds_texts(outputs) or not isinstance(entry.get("input"), str):
+    if not holds_texts(outputs) or not isinstance(entry.get("input"), str):
         raise UserError(
             f"{where} must have a text 'input' and a list of texts 'output', got {entry!r:.80}."
         )

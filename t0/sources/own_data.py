@@ -23,6 +23,7 @@ from t0.files.any_path import is_readable
 from t0.files.untrusted import read_yaml
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
+from t0.sources.readers import holds_texts
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
@@ -215,10 +216,11 @@ def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
         raise UserError(f"{where}: expected {_FORM}, got {reprlib.repr(entry)}.")
     tasks, rate = entry.get("tasks"), entry.get("rate", "examples")
     try:
-        patterns = [re.compile(pattern).pattern for pattern in tasks]
-        if not patterns or isinstance(tasks, str):
-            raise ValueError("expected a list")
-    except (re.error, TypeError, ValueError, RecursionError, OverflowError) as error:
+        if not holds_texts(tasks):
+            raise ValueError("expected a list of texts")
+        for pattern in tasks:
+            re.compile(pattern)
+    except (re.error, ValueError, RecursionError, OverflowError) as error:
         raise UserError(
             f"{where}: the key 'tasks' must be a list of regular expressions for task names, got "
             f"{reprlib.repr(tasks)} ({error})."
@@ -229,7 +231,7 @@ def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
             f"{where}: the key 'rate' must be 'examples' or a number above 0, got"
             f" {reprlib.repr(rate)}."
         )
-    return OwnMixture(name, tuple(patterns), rate, path)
+    return OwnMixture(name, tuple(tasks), rate, path)
 
 
 _KEYS = {"tasks", "rate"}

@@ -134,7 +134,7 @@ class JsonLines:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the keys of the first object; an empty tuple if the file is empty."""
-        return tuple(self._first[1]) if next(self._items(), None) else ()
+        return tuple(self._first[1])
 
     def count(self) -> int:
         """Returns the number of rows, without parsing lines."""
@@ -165,9 +165,10 @@ class JsonLines:
 
     @functools.cached_property
     def _first(self) -> tuple[int, KeysView[str]]:
-        """The number of the first object, and its keys; the file must have rows."""
-        number, item = next(self._items())
-        return number, self._parse(number, item).keys()
+        """The number of the first object, and its keys; no keys if the file is empty."""
+        for number, item in self._items():
+            return number, self._parse(number, item).keys()
+        return 0, {}.keys()
 
     @functools.cached_property
     def _document_rows(self) -> list[Any] | None:
@@ -426,3 +427,8 @@ def check_unicode(where: str, value: Any) -> None:  # noqa: ANN401 (whatever JSO
             "was cut in two), which is no Unicode text. Write the row again, or leave such rows "
             f"out with --skip_bad_rows (or {SKIP_VARIABLE}=1)."
         )
+
+
+def holds_texts(value: Any) -> bool:  # noqa: ANN401 (whatever JSON or YAML holds)
+    """Returns whether a value is a list of texts with at least one text."""
+    return isinstance(value, list) and bool(value) and all(isinstance(x, str) for x in value)

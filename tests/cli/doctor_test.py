@@ -8,6 +8,7 @@ import pytest
 
 from t0.cli import doctor
 from t0.cli.main import main
+from tests.testing import train_vocabulary
 
 VERSIONS = {
     "tensorflow": "2.15.1",
@@ -126,23 +127,8 @@ def test_doctor_remedy_for_a_wheel_is_pip_install(monkeypatch):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A SentencePiece model of 60 pieces."""
-    import sentencepiece
-
-    folder = tmp_path_factory.mktemp("vocabulary")
-    text = folder / "text.txt"
-    text.write_text("the cat sat on the mat and looked at the hat\n" * 40)
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(folder / "tiny"),
-        vocab_size=60,
-        hard_vocab_limit=False,
-        pad_id=0,
-        eos_id=1,
-        unk_id=2,
-        bos_id=-1,
-        minloglevel=2,
-    )
-    return folder / "tiny.model"
+    text = ["the cat sat on the mat and looked at the hat"] * 40
+    return train_vocabulary(tmp_path_factory.mktemp("vocabulary") / "tiny.model", text)
 
 
 def test_doctor_reports_vocabulary_path_and_size(monkeypatch, model):

@@ -1,18 +1,16 @@
 """A pod decodes what our inference predicts, from the same checkpoint."""
 
 import contextlib
-import types
 
 import numpy as np
 import planning
 import pytest
 
-from t0.compat import mtf
 from t0.inference.generator import MeshGenerator
 from t0.inference.search import EOS, DecodingMethod
 from t0.rehearsal.feeding import random_choices
+from t0.rehearsal.one_device import build_for_one_device
 from t0.rehearsal.virtual_pod import ReadingCores, VirtualPod, equal_on_cores
-from t0.scoring.mesh_model import build_model
 
 FLOAT32 = (
     "get_variable_dtype.activation_dtype = 'float32'",
@@ -32,17 +30,7 @@ SMALL = (
 
 def predicted(run, prefix, inputs):
     """Returns what our inference predicts greedily, up to as many tokens as an input has."""
-    vocabulary = types.SimpleNamespace(vocab_size=run.vocabulary_size)
-    model, _, placement = build_model(
-        {
-            "vocabulary": vocabulary,
-            "model_type": run.model_type,
-            "mesh_shape": mtf.Shape([]),
-            "layout_rules": run.layout_rules,
-            "mesh_devices": None,
-        }
-    )
-    generator = MeshGenerator(model, run.variable_dtype, placement, DecodingMethod())
+    generator = MeshGenerator(*build_for_one_device(run), DecodingMethod())
     with contextlib.closing(generator):
         generator.restore(prefix)
         limits = np.full(len(inputs), inputs.shape[1], np.int32)

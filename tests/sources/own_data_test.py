@@ -158,6 +158,8 @@ def test_own_data_mixtures_tasks_and_rates(tmp_path):
         ("m: {tasks: []}", "key 'tasks'"),
         ("m: {tasks: a}", "key 'tasks'"),
         ("m: {tasks: [1]}", "key 'tasks'"),
+        ("m: {tasks: {a: 1}}", "key 'tasks'"),
+        ("m: {tasks: [!!binary 'YQ==']}", "key 'tasks'"),
         ("m: {tasks: ['(']}", "key 'tasks'.*regular expression"),
         (f"m: {{tasks: ['{'(' * 900}']}}", "key 'tasks'.*regular expression"),
         ("[" * 10**5, "nested too deep"),
