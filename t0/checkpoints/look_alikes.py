@@ -3,7 +3,7 @@
     check(Path("/models/t5_with_lora"))        # raises: an adapter lies next to the model
     hint(Path("/runs/trainer_output"))
     # ". Its subfolders with a checkpoint: ..."
-    needs_transformers("/models/gpt2")         # True: `t0.torch.pretrained_folder` reads it
+    needs_transformers("/models/gpt2")         # True: `t0.torch.transformers_model` reads it
 
 Folders that only look like checkpoints are outputs of a Trainer, and folders of the hub's cache.
 """

@@ -2,7 +2,7 @@
 
     checkpoints = Checkpoints(model_dir, model, optimizer, world, Keep(last=2), "spm.model")
     checkpoints.save(100, {"position": position, ...}, best=80)
-    record = checkpoints.restore(latest("/models/tiny"))
+    record = checkpoints.restore(100)
 
 The checkpoint of step 100 is the folder `torch.ckpt-100`. It contains a safetensors file from each
 process, which `torch.distributed.checkpoint` writes, and `resume.json` with the position in the
