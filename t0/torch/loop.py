@@ -349,7 +349,7 @@ class TorchEngine:
         ]
         # All processes must have the same options, because they gather a block's weights together.
         # So the process with the least free memory decides.
-        index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
+        index = world.max_over_processes(memory.first_that_fits(needs, world.free_bytes()))
         return choices[index], needs[index]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
