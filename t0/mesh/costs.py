@@ -38,9 +38,8 @@ DEFAULT_UTILISATION = 0.4
 _KINDS = dict(zip(COLLECTIVES, ("all-reduce", "all-to-all", "permute"), strict=True))
 _BLOCK = re.compile(r"block_\d+")
 _LOOP = re.compile(r"^while_loop/while/")
-_COUNTED = re.compile(
-    r"^(\w+?)_\d+/"
-)  # the prefix of a numbered operation outside the model, such as "to_float_32/"
+# The prefix of a numbered operation outside the model, such as "to_float_32/".
+_COUNTED = re.compile(r"^(\w+?)_\d+/")
 _LARGEST = 8  # the number of layers that a plan lists
 _LARGEST_COSTS = ("activation_bytes", "flops", "communicated_bytes")
 _LAYERS = ("SelfAttention", "EncDecAttention", "DenseReluDense")
@@ -249,9 +248,8 @@ def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:
         "activations": stored if train else formulas.scoring_bytes(shape, share),
     }
     recomputed = formulas.recomputed_bytes(shape, share) if train else temporary["activations"]
-    products, lookups = (
-        count(shape, share) for count in (formulas.product_flops, formulas.lookup_flops)
-    )
+    products = formulas.product_flops(shape, share)
+    lookups = formulas.lookup_flops(shape, share)
     return StepCosts(
         method="formulas",
         parameters=formulas.parameters(shape),

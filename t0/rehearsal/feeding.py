@@ -182,13 +182,13 @@ def random_batches(run: PodRun, *, seed: int = 0) -> Iterator[Batch]:
         yield {name: value.astype(np.int32) for name, value in batch.items()}
 
 
-def random_choices(run: PodRun, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def random_choices(run: PodRun) -> tuple[np.ndarray, np.ndarray]:
     """Returns random inputs [inputs, length] and their choices [inputs, choices, length].
 
     They make up one batch. The choices have different lengths. Each choice ends with EOS, and then
     has padding.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     choices = 2 if run.batch_sequences % 2 == 0 else 1
     shape = (run.batch_sequences // choices, choices, run.sequence_length["targets"])
     inputs = rng.integers(

@@ -85,9 +85,8 @@ class OneDevice:
     def step(self, batch: Mapping[str, np.ndarray]) -> DeviceStep:
         """Runs one training step."""
         feed = {tensor: batch[name] for name, tensor in self._graph.features.items()}
-        gradients = self.session.run(
-            self._gradients, feed
-        )  # gradients come first, because the step changes the weights
+        # Gradients come first, because the step changes the weights.
+        gradients = self.session.run(self._gradients, feed)
         values = one_step(self.session, self._graph, batch)
         return DeviceStep(values["loss"], values["gradient_square"] ** 0.5, gradients)
 

@@ -194,10 +194,9 @@ def _check_smaller(
     smaller: Mapping[str, int], before: Mapping[str, int], after: Mapping[str, int]
 ) -> None:
     """Raises a UserError if the model still has a large size, which no gin macro sets."""
-    sizes = {_DIMENSIONS[name]: (name, _SIZES[name]) for name in _DIMENSIONS}
-    for dimension, (macro, target) in sizes.items():
+    for macro, dimension in _DIMENSIONS.items():
         size = after.get(dimension)
-        if size is not None and size > max(target, smaller.get(macro, size)):
+        if size is not None and size > max(_SIZES[macro], smaller.get(macro, size)):
             raise UserError(
                 f"the model's {dimension} = {before[dimension]} cannot be made smaller: the macro "
                 f"{macro} does not set it. Write the size as {macro} = {before[dimension]} in a "

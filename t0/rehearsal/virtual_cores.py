@@ -153,12 +153,7 @@ class ProgramCopy:
 
     def _copy_for_host(self, node: Any) -> Any:
         copied = _copy_without_device(node)
-        for number, input_name in enumerate(copied.input):
-            if (
-                _node_name(input_name) in self._core_nodes
-                and _node_name(input_name) not in self._slices
-            ):
-                copied.input[number] = self._input(input_name, 0)
+        copied.input[:] = [self._input(input_name, 0) for input_name in node.input]
         return copied
 
     def _copies(self, node: Any, core: int) -> list[Any]:

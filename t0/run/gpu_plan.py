@@ -84,7 +84,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
     usable = int(memory.USABLE * card.bytes)
     choices = memory.memory_switches()
     requirements = [needed(microbatches, each) for each in choices]
-    chosen = memory.first_that_fits(choices, requirements, usable)
+    chosen = memory.first_that_fits(requirements, usable)
     switches, required = choices[chosen], requirements[chosen]
     numbers = f"{gib(required.total)} of {gib(usable)} usable on {card.name}"
     verdict = {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}

@@ -2,7 +2,7 @@
 
     checkpoints = Checkpoints(model_dir, model, optimizer, world, Keep(last=2), "spm.model")
     checkpoints.save(100, {"position": position, ...}, best=80)
-    record = checkpoints.restore(latest("/models/tiny"))
+    record = checkpoints.restore(100)
 
 The checkpoint of step 100 is the folder `torch.ckpt-100`. It contains a safetensors file from each
 process, which `torch.distributed.checkpoint` writes, and `resume.json` with the position in the
@@ -58,6 +58,9 @@ from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 
 _SAVING = ".saving-torch-"
+# The dimensions of the weights in Mesh TensorFlow's dense layers. The initial values of these
+# weights are drawn within two standard deviations of zero.
+_TRUNCATED = ("DF", "FD", "DV")
 
 
 def steps(model_dir: str) -> list[int]:
@@ -320,11 +323,6 @@ def export_to_hugging_face(checkpoint: Path, folder: str) -> str:
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)
     return f"exported {checkpoint} to {folder}: {len(report.rows):,} tensors for Hugging Face"
-
-
-# The dimensions of the weights in Mesh TensorFlow's dense layers. The initial values of these
-# weights are drawn within two standard deviations of zero.
-_TRUNCATED = ("DF", "FD", "DV")
 
 
 def find_checkpoints(model_dir: str, checkpoint: str | None, steps: Any) -> dict[int, str]:

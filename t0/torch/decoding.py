@@ -19,7 +19,7 @@ from t0.inference.inputs import EOS, NEVER, DecodingMethod
 from t0.torch import checkpointing
 from t0.torch.model import T5, mask
 from t0.torch.shape import T5Spec
-from t0.torch.sharding import names_and_parameters
+from t0.torch.sharding import names_and_parameters, unsharded
 from t0.torch.world import World
 
 
@@ -50,8 +50,7 @@ class TorchGenerator:
           UserError: if there is no such checkpoint, or it belongs to another model.
         """
         self._model = None  # frees the weights of the previous checkpoint
-        with torch.device("meta"):
-            model = T5(self._spec).to(self._activations)
+        model = unsharded(self._spec).to(self._activations)
         model = model.to_empty(device=self._world.device).eval()
         with torch.no_grad():
             checkpointing.load(model, None, checkpoint, self._world)

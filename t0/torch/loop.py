@@ -12,7 +12,6 @@ of processes.
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, check_local
 from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
-from t0.training.recorder import RunSize, step_fields
+from t0.training.recorder import RunSize, validation_fields
 from t0.training.stepping import (
     NO_HELD_OUT,
     LoopOptions,
@@ -350,7 +349,7 @@ class TorchEngine:
         ]
         # All processes must have the same options, because they gather a block's weights together.
         # So the process with the least free memory decides.
-        index = world.max_over_processes(memory.first_that_fits(choices, needs, world.free_bytes()))
+        index = world.max_over_processes(memory.first_that_fits(needs, world.free_bytes()))
         return choices[index], needs[index]
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
@@ -480,11 +479,7 @@ class TorchEngine:
                 rows = self._own_rows(batch, 0, 1)
                 sums += self.model(move_to_device(rows, self._world.device))
         sharding.reshard(self.model)
-        values = self._values(sums)
-        values["loss"] /= count
-        fields = step_fields(values, self.size.target_positions * count)
-        fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
-        return {f"validation_{name}": value for name, value in fields.items()}
+        return validation_fields(self._values(sums), count, self.size.target_positions)
 
     def checkpoint(self, step: int) -> str:
         """Returns the path of the checkpoint of a step."""

@@ -377,12 +377,11 @@ def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemoryS
     ]
 
 
-def first_that_fits(choices: Sequence[MemorySwitches], needs: Sequence[Needed], free: int) -> int:
+def first_that_fits(needs: Sequence[Needed], free: int) -> int:
     """Returns the index of the first choice that fits into memory, or of the last if none fits.
 
     Args:
-      choices: the combinations of switches, from `memory_switches`.
-      needs: the memory that each combination needs.
+      needs: the memory that each combination of switches needs, in the order of `memory_switches`.
       free: the number of bytes that the process can allocate.
     """
     fits = (number for number, each in enumerate(needs) if each.total <= free)

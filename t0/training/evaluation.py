@@ -24,7 +24,6 @@ Legend: N examples, L input tokens, T target tokens.
 import collections
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import ModelProgram, TrainingGraph, TrainingSpec
 from t0.training.losses import PARTS
 from t0.training.metric_values import MetricValues
-from t0.training.recorder import PREFIX, step_fields
+from t0.training.recorder import PREFIX, validation_fields
 from t0.training.stepping import NO_HELD_OUT, LoopOptions, add_loss_weights
 
 # A lowered program: (name -> placeholder, tensor of the result).
@@ -187,7 +186,8 @@ def read_tasks(training_data: DataSpec | None, lengths: Mapping[str, int]) -> li
     Raises:
       UserError: if the mixture is unknown or not set, or if all of its tasks are skipped.
     """
-    settings, split = TaskMetrics(), TaskMetrics().split
+    settings = TaskMetrics()
+    split = settings.split
     name = settings.mixture_or_task_name or (training_data and training_data.mixture)
     if name is None:
         raise UserError(
@@ -351,7 +351,4 @@ class Evaluation:
             feed = {self._graph.features[name]: batch[name] for name in self._graph.features}
             sums += self._session.run(self._graph.validate, feed)
         values = dict(zip(("loss", *PARTS), sums.tolist(), strict=True))
-        values["loss"] /= count
-        fields = step_fields(values, self._positions * count)
-        fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
-        return {f"validation_{name}": value for name, value in fields.items()}
+        return validation_fields(values, count, self._positions)

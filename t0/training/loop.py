@@ -117,10 +117,8 @@ class _Session:
         self.keep = Keep(spec.keep_checkpoint_max)
         self.size = RunSize(spec.rows, spec.sequence_length, graph.parameters)
         self._checkpoints = Checkpoints(spec.model_dir, graph, session, self.keep)
-        self.save, self.infinite_weights = (
-            self._checkpoints.save,
-            self._checkpoints.infinite_weights,
-        )
+        self.save = self._checkpoints.save
+        self.infinite_weights = self._checkpoints.infinite_weights
         self.evaluate = Evaluation(spec, data, options, graph=graph, session=session).measure
 
     def start(self, stepping: Stepping, options: LoopOptions, time_limit: TimeLimit) -> None:

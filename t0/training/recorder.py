@@ -139,6 +139,22 @@ def step_fields(values: Mapping[str, float], positions: int) -> dict[str, float]
     return fields
 
 
+def validation_fields(
+    values: Mapping[str, float], batches: int, positions: int
+) -> dict[str, float]:
+    """Computes the fields of a held-out loss. Their names start with `validation_`.
+
+    Args:
+      values: name -> sum over all batches, for "loss" and the sums of a step.
+      batches: the number of batches.
+      positions: the number of target positions of a batch.
+    """
+    mean_loss = values["loss"] / batches
+    fields = step_fields({**values, "loss": mean_loss}, positions * batches)
+    fields["perplexity"] = math.exp(min(fields["loss_per_token"], 700.0))
+    return {f"validation_{name}": value for name, value in fields.items()}
+
+
 def line(step: int, total: int, fields: Mapping[str, float]) -> str:
     """Returns the progress line of a step, which fits a terminal of 80 columns.
 

@@ -13,7 +13,7 @@ The record is JSON in a numpy archive:
     position   the position in the data, the numbers of a window and a row; None at the beginning
     own        the steps of the checkpoints that this run wrote, which it may delete
     seconds    the training time in seconds, added up over all starts of the run
-    judge      the state of `stopping.BestEvaluation`
+    judge      the state of `stepping.BestEvaluation`
     evaluated  whether the evaluations that were due at this step have run
 
 A window is a group of examples that are packed together.
@@ -53,7 +53,7 @@ _REQUIRED = ("began", "seed", "position", "own")
 
 @dataclasses.dataclass(frozen=True)
 class JudgeState:
-    """The state of `stopping.BestEvaluation`."""
+    """The state of `stepping.BestEvaluation`."""
 
     metric: str | None
     value: float

@@ -682,9 +682,8 @@ class Stepping:
     def _save(self, recording: Recorder) -> None:
         began = time.monotonic()
         infinite = self._engine.infinite_weights()
-        if self._engine.max_over_processes(
-            len(infinite)
-        ):  # if `infinite` is empty here, another process has these weights
+        # If `infinite` is empty here, another process may have such weights.
+        if self._engine.max_over_processes(len(infinite)):
             names = f", such as {infinite[0]}" if infinite else ""
             raise self._diverged(f"weights are not finite numbers{names},")
         record = {

@@ -1,7 +1,7 @@
 """bin/setup on an imitated TPU VM image: a Python 3.10 with a real TensorFlow in dist-packages.
 
 Downloads TensorFlow and the lock for Python 3.10 from the package index, for some minutes:
-bin/test -m network tests/cli/install_image_test.py
+bin/test -m network tests/cli/setup_image_test.py
 """
 
 import hashlib

@@ -1,17 +1,13 @@
-"""What the tests of planning share: gin configured anew, a small model, a session's programs."""
+"""What the tests of planning share: gin configured anew, a small model, initial values."""
 
 import contextlib
 
 import gin
-import mesh_tensorflow as mtf
-import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
-from mesh_tensorflow.transformer import utils as mesh_utils
-from tensorflow.compat.v1 import estimator as tf_estimator
 
 from t0.config import parse
-from t0.mesh import lowering, pod_run
+from t0.mesh import pod_run
 from t0.mesh.fused import loops
 
 TINY = ("d_model = 64", "d_ff = 128", "d_kv = 16", "num_heads = 4", "num_layers = 2")
@@ -85,52 +81,8 @@ def graph_mode():
         yield
 
 
-def cpu_model_fn(run):
-    """Returns Mesh TensorFlow's model function for one device, and features to feed it."""
-    model_fn = mesh_utils.tpu_estimator_model_fn(
-        model_type="bitransformer",
-        transformer_model=lowering.build_model(run),
-        vocabulary=None,
-        model_dir="unused",
-        use_tpu=False,
-        mesh_shape=mtf.Shape([]),
-        layout_rules=run.layout_rules,
-        batch_size=run.batch_sequences,
-        sequence_length=dict(run.sequence_length),
-        autostack=True,
-        keep_checkpoint_max=None,
-        save_checkpoints_steps=1000,
-        learning_rate_schedule=run.learning_rate_schedule,
-        optimizer=run.optimizer,
-        score_in_predict_mode=run.mode == "score_eval",
-    )
-    keys = tf_estimator.ModeKeys
-    mode = keys.TRAIN if run.mode == "train" else keys.PREDICT
-    return lambda features: model_fn(dict(features), None, mode, params={})
-
-
-def fetches(spec, mode):
-    """Returns what a step computes, tensors first."""
-    return [spec.loss, spec.train_op] if mode == "train" else [spec.predictions["scores"]]
-
-
 def initialise(session):
     """Gives every variable, slices too, a value."""
     session.run(tf.global_variables_initializer())
     session.run([v.initializer for v in tf.get_collection("TPU_VAR")])
     session.run(tf.local_variables_initializer())
-
-
-def values_for(features, vocabulary=450):
-    """Returns unpacked random tokens for placeholders."""
-    rng = np.random.default_rng(0)
-    fed = {}
-    for name, placeholder in features.items():
-        shape = [int(size) for size in placeholder.shape]
-        if name.endswith("_segmentation"):
-            fed[placeholder] = np.ones(shape, np.int32)
-        elif name.endswith("_position"):
-            fed[placeholder] = np.tile(np.arange(shape[1], dtype=np.int32), (shape[0], 1))
-        else:
-            fed[placeholder] = rng.integers(2, vocabulary, shape).astype(np.int32)
-    return fed

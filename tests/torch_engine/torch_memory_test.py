@@ -89,8 +89,8 @@ def test_memory_fit_chooses_fastest_recompute_settings():
     needs = [needed(deep, part, **dataclasses.asdict(each)) for each in choices]
     assert needs[:2] == [kept, without] and needs[3] == with_
     for number in (0, 1, 3):
-        assert memory.first_that_fits(choices, needs, needs[number].total) == number
-    assert memory.first_that_fits(choices, needs, 0) == 3
+        assert memory.first_that_fits(needs, needs[number].total) == number
+    assert memory.first_that_fits(needs, 0) == 3
     for wanted, on in (("on", True), ("off", False)):
         assert {each.recompute for each in memory.memory_switches(wanted)} == {on}
         assert {each.keep for each in memory.memory_switches(keep=wanted)} == {on}

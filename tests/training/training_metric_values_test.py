@@ -30,11 +30,6 @@ def other_accuracy(targets, predictions):
     return {"accuracy": 7.0}
 
 
-def only_for_texts(targets, predictions):
-    del predictions
-    return {"accuracy": len(targets[0].split())}
-
-
 def test_metric_values_of_every_number_type():
     values = MetricValues("teas")
     returned = {

@@ -218,7 +218,7 @@ def decode(case, world):
     """Decodes 16 tokens for each input."""
     spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     generator = decoding.TorchGenerator(spec, world.device, torch.bfloat16, DecodingMethod())
-    decoding.T5, decoding.checkpointing.load = build_narrow, lambda *args: 0
+    sharding.T5, decoding.checkpointing.load = build_narrow, lambda *args: 0
     generator.restore("")
     yield
     draws, limits = np.zeros((case.rows, 16), np.float32), np.full(case.rows, 16)
