@@ -96,7 +96,7 @@ def _find_splits(data: str) -> dict[str, Any]:
 
 def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
     """Returns the names of labels 0, 1, ... that are stored with the data; () if there are none."""
-    from t0.sources.arrow_readers import read_label_names
+    from t0.sources.splits import read_label_names
 
     names = {split: read_label_names(file).get(label, ()) for split, file in files.items()}
     if len(set(names.values())) > 1:

@@ -23,8 +23,7 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import binary
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json, read_json
-from t0.sources.folders import SplitFile
+from t0.files.untrusted import read_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
@@ -104,7 +103,7 @@ class Arrow:
                 yield from guarded(path, _ipc_batches(opened))
 
 
-def _stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
+def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
     """Returns the metadata in the schema of a parquet or Arrow file, or of a saved dataset."""
     paths = saved_shards(path) if kind == "saved" else (path,)
     for shard in paths[:1]:
@@ -115,41 +114,6 @@ def _stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
             with _open_file(shard) as source:
                 return _open_ipc(source).schema.metadata or {}
     return {}
-
-
-def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
-    """Returns column -> names of the column's labels. If no names are stored, the result is empty.
-
-    The first name belongs to label 0. The `datasets` library stores the names in the metadata of
-    Parquet and Arrow files, or in `dataset_info.json` next to the files.
-
-    Raises:
-      UserError: the stored description of the columns cannot be read.
-    """
-    folder = file.path if file.kind == "saved" else file.path.parent
-    if file.kind in ("parquet", "arrow", "saved"):
-        content = _stored_metadata(file.kind, file.path).get(b"huggingface")
-        if content:
-            with reading(file.path, ValueError):
-                value = parsed_json(content)
-            return _read_names(value.get("info") if isinstance(value, dict) else None, file.path)
-    info = folder / "dataset_info.json"
-    return _read_names(read_json(info), info) if info.is_file() else {}
-
-
-def _read_names(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
-    features = info.get("features") if isinstance(info, dict) else None
-    label_names = {}
-    for column, feature in features.items() if isinstance(features, dict) else ():
-        if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
-            continue
-        names = feature.get("names")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise UserError(
-                f"{path}: the names of '{column}' must be a list of texts: {names!r:.80}"
-            )
-        label_names[column] = tuple(names)
-    return label_names
 
 
 def saved_shards(folder: Path) -> tuple[Path, ...]:

@@ -3,6 +3,7 @@
     split = open_split("super_glue", "rte", "validation")
     split.num_rows, split.columns    # (277, ('premise', 'hypothesis', 'idx', 'label'))
     list(split.rows(0, 2))           # two dicts
+    read_label_names(file)           # {"label": ("bad", "good")}, if the data names its labels
 
 `open_split` searches the data folders (`t0.sources.folders`), then the folders of the user's
 templates (`t0.sources.own_data`). If the dataset has other names (`t0.sources.schema`), these
@@ -17,7 +18,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from t0.errors import AbsentData, UserError
+from t0.errors import AbsentData, UserError, reading
+from t0.files.untrusted import parsed_json, read_json
 from t0.sources import hub, readers
 from t0.sources.folders import (
     DATA_DIR_VARIABLE,
@@ -285,3 +287,42 @@ def _make_absent_error(
     if dataset in hub.HUB and hub.HUB[dataset].by_hand:
         lines.append(hub.HUB[dataset].by_hand)
     return AbsentData("\n".join(lines))
+
+
+def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
+    """Returns column -> names of the column's labels. If no names are stored, the result is empty.
+
+    The first name belongs to label 0. The `datasets` library stores the names in the metadata of
+    Parquet and Arrow files, or in `dataset_info.json` next to the files.
+
+    Raises:
+      UserError: the stored description of the columns cannot be read.
+    """
+    folder = file.path if file.kind == "saved" else file.path.parent
+    if file.kind in ("parquet", "arrow", "saved"):
+        from t0.sources.arrow_readers import stored_metadata  # imports pyarrow
+
+        content = stored_metadata(file.kind, file.path).get(b"huggingface")
+        if content:
+            with reading(file.path, ValueError):
+                value = parsed_json(content)
+            return _label_names_of(
+                value.get("info") if isinstance(value, dict) else None, file.path
+            )
+    info = folder / "dataset_info.json"
+    return _label_names_of(read_json(info), info) if info.is_file() else {}
+
+
+def _label_names_of(info: Any, path: Path) -> dict[str, tuple[str, ...]]:  # noqa: ANN401 (of a file)
+    features = info.get("features") if isinstance(info, dict) else None
+    label_names = {}
+    for column, feature in features.items() if isinstance(features, dict) else ():
+        if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+            continue
+        names = feature.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise UserError(
+                f"{path}: the names of '{column}' must be a list of texts: {names!r:.80}"
+            )
+        label_names[column] = tuple(names)
+    return label_names
