@@ -301,7 +301,7 @@ def _examine_regions(folders: list[str], region: str, wrong: list[Problem]) -> d
             locations = object_facts.locations(bucket)
         except (ImportError, OSError) as error:
             # Some accounts are allowed to read objects, but not the metadata of buckets.
-            regions[bucket] = f"unknown ({short_reason(error)})"
+            regions[bucket] = f"unknown ({remote_advice(error) or short_reason(error)})"
             continue
         where = regions[bucket] = ", ".join(locations)
         if region and not any(is_near(location, region) for location in locations):

@@ -87,7 +87,8 @@ def locations(bucket: str) -> list[str]:
       OSError: if there is no such bucket, or the permission storage.buckets.get is missing.
     """
     with _translate_errors(f"{SCHEME}{bucket}") as client:
-        details = client.get_bucket(bucket)
+        # Without a retry, because the client would repeat its request for two minutes.
+        details = client.get_bucket(bucket, retry=None)
     return list(details.data_locations or [details.location])
 
 
