@@ -472,7 +472,8 @@ def check_destination(destination: Path, nbytes: int) -> None:
       nbytes: the size of the tensors to write, in bytes.
 
     Raises:
-      UserError: if the folder is not empty, or the disk has too little space.
+      UserError: if the folder is not empty or cannot be replaced by another folder, or the disk has
+        too little space.
     """
     if paths.is_remote(destination):
         # Ignore the probe files of `check_writable`, which remain if the process was killed.
@@ -484,6 +485,13 @@ def check_destination(destination: Path, nbytes: int) -> None:
         folder = next(p for p in (destination, *destination.absolute().parents) if p.is_dir())
     if occupied:
         raise UserError(f"{destination} exists and is not empty: choose a new folder")
+    if isinstance(destination, Path) and (
+        destination.is_symlink() or destination.is_mount() or not destination.name
+    ):
+        raise UserError(
+            f"{destination} is a link, a mounted folder or the current folder, and cannot become "
+            "the checkpoint: choose a new folder in it"
+        )
     needed, free = nbytes + _SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(

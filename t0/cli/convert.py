@@ -58,6 +58,8 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--to must name the format of {args.destination}: {', '.join(FORMATS)}")
     if bool(args.adapter) != args.merge:
         raise UserError("--adapter and --merge belong together")
+    if args.vocabulary_rows is not None and args.vocabulary_rows < 1:
+        raise UserError(f"--vocabulary_rows {args.vocabulary_rows}: expected a number from 1")
     if args.scan_layers and args.to != "t5x":
         raise UserError(f"--scan_layers is for --to t5x, got --to {args.to}")
     return _convert(args)

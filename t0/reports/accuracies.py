@@ -20,6 +20,7 @@ choice, the number of choices, and the texts of input and choices are equal. If 
 inputs, its texts are not compared with the texts of other runs.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -250,7 +251,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
           differ; the test generalizes to other examples and prompts;
         `fixed_p_value`: the p-value of the test that generalizes only to other examples;
         `detectable`: the smallest true difference that the test would find in four of five
-          repetitions of this evaluation;
+          repetitions of this evaluation; None if there is only one example or document;
         `correlation`: the correlation of the two runs' means by example; None for several datasets,
           or if one run has the same mean on all examples;
         `prompts`: the number of prompts.
@@ -259,6 +260,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     by_example = [mean_by_example(grids[0], run) for run in (first, second)]
+    detectable = 100 * float(statistics.minimum_detectable(random))
     return {
         "examples": sum(len(grid.rows) for grid in grids),
         "difference": 100 * float(random.value),
@@ -268,7 +270,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
         "fixed_high": fixed_high,
         "p_value": float(statistics.p_value(random)),
         "fixed_p_value": float(statistics.p_value(fixed)),
-        "detectable": 100 * float(statistics.minimum_detectable(random)),
+        "detectable": None if math.isnan(detectable) else detectable,
         "correlation": statistics.correlation(*by_example) if len(grids) == 1 else None,
         "prompts": sum(len(grid.present) for grid in grids),
     }

@@ -235,6 +235,19 @@ def test_checkpoint_conversion_destination_not_empty_is_refused(tmp_path, mtf_v1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
+def test_checkpoint_conversion_to_a_link_or_the_current_folder_is_refused_first(
+    tmp_path, mtf_v11, monkeypatch
+):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.setattr(MODULE, "_copy_tensors", None)  # it may take hours
+    monkeypatch.chdir(tmp_path / "empty")
+    for destination in (tmp_path / "link", "."):
+        with pytest.raises(UserError, match="choose a new folder in it"):
+            convert(mtf_v11, destination, to="hf")
+    assert not any((tmp_path / "empty").iterdir())
+
+
 def test_checkpoint_conversion_checks_disk_space_first(tmp_path, mtf_v11, monkeypatch):
     usage = type("Usage", (), {"free": 10_000})
     monkeypatch.setattr(MODULE.shutil, "disk_usage", lambda folder: usage)

@@ -199,6 +199,17 @@ def test_comparison_report_numbers_plots_and_page(evaluation, tmp_path):
     assert data["accuracies"][0]["tied_sets"] == [["weak"], ["good"]]
 
 
+def test_comparison_on_one_document_has_no_detectable_difference(evaluation, tmp_path):
+    words = []
+    for name in ("first", "second"):
+        lines = [example_line(idx, [-1.0, -2.0], 0, document="7") for idx in range(3)]
+        words.append(f"{name}={evaluation(name).add('x_0', 'x', '0', lines).write()}")
+    report = read_report(words)
+    (difference,) = json.loads(report.write(tmp_path / "out").json.read_text())["differences"]
+    assert (difference["detectable"], difference["p_value"]) == (None, 1.0)
+    assert "nan" not in "\n".join(report.lines())
+
+
 @pytest.mark.parametrize("count", [2, 4])
 def test_comparison_tables_fit_eighty_terminal_columns(evaluation, count):
     words = alike(evaluation, **{f"run{n}": n / 2 for n in range(count)})
