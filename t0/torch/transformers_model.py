@@ -219,8 +219,8 @@ def _check_files(folder: Path) -> None:
         )
     if not any((folder / name).is_file() for name in TOKENIZERS):
         raise UserError(
-            f"{folder} has no tokeniser ({', '.join(TOKENIZERS)}): copy the files of the model's "
-            "tokeniser into it; without them its tokens have no texts"
+            f"{folder} has no tokenizer ({', '.join(TOKENIZERS)}): copy the files of the model's "
+            "tokenizer into it; without them its tokens have no texts"
         )
 
 
@@ -355,20 +355,20 @@ def _first_id(tokenizer: Any) -> int | None:
 
 JOINS = {
     "lm-eval": Join(
-        "lm-evaluation-harness: input, a space and choice are tokenised as one text; the tokens "
+        "lm-evaluation-harness: input, a space and choice are tokenized as one text; the tokens "
         "after those of the input are scored, without EOS; a long input loses its beginning",
         _join_as_lm_eval,
         cut_left=True,
     ),
     "t-zero": Join(
         "bigscience-workshop/t-zero: input (without special tokens) and choice (with the "
-        "tokeniser's own) are tokenised apart, nothing is between them; the choice's tokens are "
+        "tokenizer's own) are tokenized apart, nothing is between them; the choice's tokens are "
         "scored; a long input loses its end",
         _join_as_t_zero,
     ),
 }
 _SEPARATE = Join(
-    "encoder-decoder: input and choice are tokenised apart, each with the tokeniser's own special "
+    "encoder-decoder: input and choice are tokenized apart, each with the tokenizer's own special "
     "tokens; the choice's tokens are scored, with EOS; a long input loses its end",
     _encode_separately,
 )
