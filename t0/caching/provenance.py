@@ -31,11 +31,14 @@ import site
 import stat
 import sys
 import sysconfig
+import types
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from t0.caching.cache_files import COPIED_BYTES, PROVENANCE, read_provenance
 from t0.catalogue.sentence_pieces import model_digest
@@ -240,7 +243,7 @@ def _model_digest(path: str, *_: int) -> str:
 
 
 def bound_values(task: seqio.Task) -> list[str]:
-    """Returns the texts and numbers that are bound to a task's steps."""
+    """Returns the texts, numbers and hashes of arrays that are bound to a task's steps."""
     return _walk(task).values
 
 
@@ -257,7 +260,7 @@ class CodeWalk:
     Attributes:
       modules: the modules of the visited values, as keys.
       paths: the texts that look like local paths or path patterns, in the order of the walk.
-      values: the visited texts and numbers, in the order of the walk.
+      values: the visited texts and numbers, and hashes of arrays, in the order of the walk.
     """
 
     def __init__(self) -> None:
@@ -273,6 +276,8 @@ class CodeWalk:
             is_path = isinstance(value, str | Path) and _looks_like_path(str(value))
             if is_path and str(value) not in self.paths:
                 self.paths.append(str(value))
+        elif isinstance(value, np.ndarray | np.generic):
+            self.values.append(f"{value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}")
         elif id(value) not in self._seen:
             self._seen[id(value)] = value  # keeps the value alive, so no other value gets its id
             for child in self._find_children(value):
@@ -297,7 +302,8 @@ class CodeWalk:
         if module := sys.modules.get(defined.__module__ or ""):
             self.modules[module] = None
         if inspect.isfunction(value):
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            # A cell is empty if its variable has no value yet.
+            cells = [c.cell_contents for c in value.__closure__ or () if c != types.CellType()]
             texts = _find_texts(value)
             return value.__defaults__, value.__kwdefaults__, cells, vars(value), texts
         is_leaf = isinstance(value, seqio.Vocabulary) or defined.__module__.startswith(

@@ -93,6 +93,8 @@ def cache(
       UserError: if a selected split could not be cached. The tasks whose selected splits could all
         be cached are still published.
     """
+    if num_workers is not None and num_workers < 0:
+        raise UserError(f"--num_workers={num_workers}: expected a number from 0")
     file = file or sys.stdout
     out, tag = selection.output_cache_dir, publishing.unfinished_tag()
     publishing.check_writable(out)

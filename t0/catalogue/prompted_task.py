@@ -64,9 +64,11 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
     """Checks that the rows have the columns that the template uses.
 
     Raises:
-      UserError: a column is missing.
+      UserError: a column is missing, or the file is empty, so its columns are unknown.
     """
     missing = source.compiled.missing_columns(rows.columns)
+    if missing and not rows.columns:
+        raise UserError(f"{rows.where} has no rows. Write rows into it, or remove it")
     if missing:
         raise UserError(
             f"template '{source.template.name}' uses the column "

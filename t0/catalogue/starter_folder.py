@@ -173,6 +173,12 @@ def _convert_rows(
     """
     names = _name_columns(plan)
     for row in rows:
+        for name in (*plan.texts, plan.labels.column):
+            if isinstance(row.get(name), bytes):
+                raise UserError(
+                    f"column '{name}' of {plan.table.where} contains bytes that are not valid "
+                    f"UTF-8: {row[name][:40]!r}; write the column as text"
+                )
         index = plan.labels.index(row.get(plan.labels.column))
         missing = {t for t in plan.texts if is_missing(row.get(t)) or not str(row[t]).strip()}
         if index is None or len(missing) == len(plan.texts):
@@ -184,12 +190,13 @@ def _convert_rows(
 
 def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
     counts = {name: dict.fromkeys(plan.labels.choices, 0) for name in ("train", "validation")}
-    usable = sum(row is not None for rows in splits.values() for row in _convert_rows(plan, rows()))
-    if usable < _FEWEST_ROWS:
+    usable = {s: sum(map(bool, _convert_rows(plan, rows()))) for s, rows in splits.items()}
+    if sum(usable.values()) < _FEWEST_ROWS or 0 in usable.values():
+        listed = " and ".join(f"{number} rows of {split}" for split, number in usable.items())
         raise UserError(
-            f"{plan.table.where}: {usable} rows have a text and a label; expected at "
-            f"least {_FEWEST_ROWS}. The text is {' and '.join(plan.texts)}, the label "
-            f"{plan.labels.column}: set others with --text and --label"
+            f"{plan.table.where}: {listed} have a text and a label; expected at least "
+            f"{_FEWEST_ROWS} rows, and some of each split. The text is {' and '.join(plan.texts)}, "
+            f"the label {plan.labels.column}: set others with --text and --label"
         )
     is_held_out = None if "validation" in splits else _choose_validation(plan, splits["train"])
     left_out = 0

@@ -96,7 +96,7 @@ def _compare(
     for cache, made_from in recorded.items():
         name = cache_files.read_manifest(cache).get("task")
         if name not in seqio.TaskRegistry.names():
-            unknown[cache] = "none of the imported modules registers its task: add --module_import"
+            unknown[cache] = "its task is not registered: add --data_dir or --module_import"
         elif changed := provenance.changes(made_from, seqio.TaskRegistry.get(name)):
             stale[cache] = changed
     return stale, unknown

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -282,7 +283,7 @@ def test_stale_cache_verify_needs_the_module_of_the_task(shop, capsys):
     seqio.TaskRegistry.remove("brewed")
     assert main(["verify", str(shop.folder / "cache/brewed")]) == 0
     told = capsys.readouterr().err
-    assert "none of the imported modules registers its task: add --module_import" in told
+    assert "its task is not registered: add --data_dir or --module_import" in told
 
 
 def test_cache_provenance_includes_files_of_a_glob_pattern(shop):
@@ -331,3 +332,29 @@ def test_cache_provenance_sets_have_one_order_in_every_process():
     letters = [value for value in walk.values if len(value) == 3]
     assert letters == sorted(letters)
     assert len(letters) == 26
+
+
+def test_cache_provenance_accepts_a_closure_whose_variable_has_no_value():
+    def outer():
+        def step(dataset):
+            return later(dataset), folder
+
+        folder = "brewing/data"
+        if folder == "":
+            later = len
+        return step
+
+    walk = provenance.CodeWalk()
+    walk.visit(outer())
+    assert walk.paths == ["brewing/data"]
+
+
+def test_caching_part_key_includes_arrays_bound_to_a_step():
+    def values(weights):
+        walk = provenance.CodeWalk()
+        walk.visit(functools.partial(len, weights))
+        return walk.values
+
+    assert values(np.arange(3)) == values(np.arange(3))
+    others = [np.arange(4), np.arange(3.0), np.arange(3)[::-1], np.float32(2)]
+    assert all(values(other) != values(np.arange(3)) for other in others)

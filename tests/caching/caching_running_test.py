@@ -136,6 +136,11 @@ def test_caching_split_without_rows_counts_as_absent(cache_here, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["toy_function"]
 
 
+def test_caching_negative_num_workers_are_refused(cache_here, tmp_path):
+    with pytest.raises(UserError, match="--num_workers=-1: expected a number from 0"):
+        cache_here(tmp_path, "toy_lines", workers=-1)
+
+
 def test_caching_vocabulary_unlike_t5_is_refused(cache_here, clean_registries, toy, tmp_path):
     other = {name: seqio.Feature(seqio.PassThroughVocabulary(9, eos_id=2)) for name in toy.FEATURES}
     steps = [toy.split_line, *toy.TOKENISED]

@@ -224,3 +224,13 @@ def test_own_template_with_missing_column_is_refused(imported, tmp_path):
     text = str(raised.value)
     for part in ("'good or bad?'", "'text'", f"{tmp_path}/mine/reviews/train.jsonl", "txt, label"):
         assert part in text
+
+
+def test_own_split_in_an_empty_file_has_no_rows(imported, reviews):
+    import seqio
+
+    (reviews / "reviews" / "validation.jsonl").write_text("")
+    with imported(reviews):
+        source = seqio.TaskRegistry.get("reviews_good_or_bad_").source
+        with pytest.raises(UserError, match=r"validation\.jsonl has no rows\. Write rows into it"):
+            source.open("validation")

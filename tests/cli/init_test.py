@@ -239,7 +239,7 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
         (["films", "films.csv", "--vocab=no.model"], ["vocabulary not found: no.model"]),
         (["films", "two.csv"], ["Set it with --label=COLUMN", "one: 2 different values", "two: 2"]),
         (["films", "empty.csv"], ["empty.csv"]),
-        (["films", "few.csv"], ["2 rows have a text and a label; expected at least 10"]),
+        (["films", "few.csv"], ["2 rows of train have a text and a label; expected at least 10"]),
         (["films", "films.csv", "--output=there"], ["there exists already", "--output"]),
     ],
 )
@@ -291,6 +291,39 @@ def test_init_label_values_are_read_by_type(values, choices, wanted):
 def test_init_label_column_of_one_value_is_refused():
     with pytest.raises(UserError, match="at least two"):
         read_labels(summarize_columns([{"l": 1}] * 9, where="rows"), "l", None)
+
+
+@pytest.mark.parametrize("rows", [[], [{"txt": "other columns", "lab": "bad"}] * 20])
+def test_init_validation_split_without_usable_rows_is_refused(init, tmp_path, rows):
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    for split, written_rows in (("train", rows_with(["bad", "good"])), ("validation", rows)):
+        lines = "".join(json.dumps(row) + "\n" for row in written_rows)
+        (folder / f"{split}.jsonl").write_text(lines)
+    status, _, err = init("films", "splits", "--text=review text")
+    assert status == 2
+    assert "40 rows of train and 0 rows of validation have a text and a label" in err
+    assert not (tmp_path / "films").exists()
+
+
+@pytest.mark.parametrize("column", ["text", "label"])
+def test_init_bytes_that_are_not_utf8_are_refused(init, tmp_path, column):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    columns = {
+        "text": [f"{TEXTS[i % 5]} {i}".encode() for i in range(40)],
+        "label": [b"bad" if i % 2 else b"good" for i in range(40)],
+        "picture": [b"\xff\xd8"] * 40,
+    }
+    pa.parquet.write_table(pa.table(columns), tmp_path / "films.parquet")
+    assert init("films", "films.parquet")[0] == 0, "columns that no prompt shows may be bytes"
+    columns[column] = [value + b"\xff" for value in columns[column]]
+    pa.parquet.write_table(pa.table(columns), tmp_path / "broken.parquet")
+    status, _, err = init("broken", "broken.parquet", "--text=text", "--label=label")
+    assert status == 2
+    assert f"column '{column}' of broken.parquet contains bytes that are not valid UTF-8" in err
+    assert not (tmp_path / "broken").exists()
 
 
 def test_init_does_not_import_tensorflow(tmp_path):
