@@ -237,10 +237,17 @@ def check_run(
     if checkpoint and mode != "train":
         check_vocabulary(checkpoint, vocabulary)
         return []  # the sizes were checked before the conversion
+    torch_checkpoints = torch_shards.steps(Path(model_dir))
     if mode == "train":
+        newest, steps = max(torch_checkpoints, default=-1), checkpoint_files.steps(model_dir)
+        if not any_format and newest > max(steps, default=-1):
+            raise UserError(
+                f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{newest}, "
+                "from which TensorFlow cannot resume. Add --engine=torch, or use another "
+                "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
+            )
         return _check_training(model_dir, vocabulary)
-    torch_checkpoints = torch_shards.steps(Path(model_dir)) if any_format else {}
-    return _check_checkpoints(model_dir, vocabulary, torch_checkpoints)
+    return _check_checkpoints(model_dir, vocabulary, torch_checkpoints if any_format else {})
 
 
 def _check_dataset_function(mode: str) -> None:

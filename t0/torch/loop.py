@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, conversion
 from t0.checkpoints.adapter_folders import BaseModel
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
+from t0.files.any_path import any_path
 from t0.torch import adapters, checkpointing, data_worker, memory, optimizers, replayed, sharding
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
@@ -94,8 +95,9 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
         a cache need them.
 
     Raises:
-      UserError: if this engine does not support a setting of the run, if the data ends too early,
-        if the loss is not finite, or if a checkpoint cannot be read or written.
+      UserError: if this engine does not support a setting of the run, if a folder to export to is
+        not empty, if the data ends too early, if the loss is not finite, or if a checkpoint cannot
+        be read or written.
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
@@ -104,6 +106,10 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
             "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
             f"t0 convert {spec.model_dir} {compute.export_mtf} --to mtf"
         )
+    check_local(compute.export_mtf or "", "--export_mtf")
+    if world.first:
+        for folder in filter(None, (compute.export_mtf, compute.export_hf)):
+            conversion.check_destination(any_path(folder), 0)
     compiler = os.environ.get("CXX", "g++")
     if compute.compiled and not shutil.which(compiler):
         raise UserError(

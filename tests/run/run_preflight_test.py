@@ -67,6 +67,21 @@ def test_preflight_warm_start_checkpoint_must_fit_vocabulary(tmp_path, name):
         check(tmp_path / "new", f"{name} = '{other}'")
 
 
+def test_preflight_training_refuses_newer_checkpoint_of_the_pytorch_engine(tmp_path):
+    (tmp_path / "torch.ckpt-5").mkdir()
+    (tmp_path / "torch.ckpt-5" / "resume.json").write_text("{}")
+    refused = r"newer checkpoint of the PyTorch engine, torch\.ckpt-5.*Add --engine=torch"
+    with pytest.raises(UserError, match=refused):
+        check(tmp_path)
+    save(tmp_path, 4)
+    with pytest.raises(UserError, match=refused):
+        check(tmp_path)
+    options = {"vocabulary": Vocabulary(), "mesh_shape": ""}
+    assert preflight.check_run(str(tmp_path), any_format=True, **options) == []
+    save(tmp_path, 5)
+    assert check(tmp_path) == []
+
+
 def test_preflight_train_steps_count_from_pretraining(tmp_path):
     done = save(tmp_path / "done", 1_000)
     with pytest.raises(UserError, match="100 counts.*at step 1,000.*run.train_steps = 1100"):

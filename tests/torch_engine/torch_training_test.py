@@ -167,6 +167,24 @@ def test_resume_moves_a_run_between_engines_and_back(world, tmp_path, run, slots
         assert difference(weights(back), exact_weights(back, 30)) > 1e-4  # rounding is larger
 
 
+@pytest.mark.parametrize("flag", ["export_mtf", "export_hf"])
+def test_training_checks_export_folder_before_the_first_step(world, tmp_path, flag):
+    from t0.config.specification import RunSpec, from_json
+    from t0.torch.loop import ComputeOptions, train
+    from t0.torch.world import World, find_device
+
+    spec = from_json(world.specified(tmp_path / "model", 1).read_text(), RunSpec)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    refused = {tmp_path / "full": "full exists and is not empty"}
+    if flag == "export_mtf":
+        refused["gs://bucket/model"] = r"not on this machine.*--export_mtf"
+    for folder, reason in refused.items():
+        with pytest.raises(UserError, match=reason):
+            train(spec, World(0, 1, find_device("cpu")), ComputeOptions(**{flag: str(folder)}))
+    assert not (tmp_path / "model").exists()
+
+
 def test_same_batches_on_a_tpu_then_both_engines(world, tmp_path):
     """A TPU's checkpoint has no resume file: only the manifest and the step tell the batches."""
     reference = whole(world, "mesh Adafa")
