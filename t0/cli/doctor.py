@@ -324,13 +324,19 @@ def _examine_model_dir(folder: str, hosts: int, wrong: list[Problem]) -> dict[st
         if hosts > 1:
             fault = f"--model_dir={folder} is on this machine; the hosts of a slice share no disk"
             wrong.append(problem(fault, "--model_dir=gs://BUCKET/FOLDER"))
+        path = Path(folder).absolute()
+        parent = next(each for each in (path, *path.parents) if each.exists())
+        try:
+            publishing.check_writable(str(parent))
+        except UserError as error:
+            wrong.append(problem(str(error), "use another --model_dir"))
         return {"path": folder, "may": None}
-    path = posixpath.join(folder, f"probe.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
+    probe = posixpath.join(folder, f"probe.{uuid.uuid4().hex}.{publishing.unfinished_tag()}")
     actions = {
-        "write": lambda: _write_probe(path),
-        "read": lambda: paths.read_bytes(path),
+        "write": lambda: _write_probe(probe),
+        "read": lambda: paths.read_bytes(probe),
         "list": lambda: paths.list_names(folder),
-        "delete": lambda: paths.remove(path),
+        "delete": lambda: paths.remove(probe),
     }
     permissions = dict.fromkeys(actions, False)
     for action, call in actions.items():

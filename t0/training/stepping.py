@@ -267,7 +267,7 @@ class TimeLimit:
     """
 
     def __init__(self, hours: float | None) -> None:
-        if hours is not None and hours <= 0:
+        if hours is not None and not hours > 0:  # also NaN
             raise UserError(f"--max_hours is {hours:g}; wanted a number above 0")
         self.hours = hours
         self._began = time.monotonic()

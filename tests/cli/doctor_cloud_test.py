@@ -133,6 +133,14 @@ def test_doctor_lines_about_buckets_show_permissions_and_faults():
     assert "cache      path gs://b/c, caches 2, whole 1, faults gs://b/c/cut" in lines
 
 
+def test_doctor_finds_local_model_dir_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    assert examine(model_dir=str(tmp_path / "new" / "model"))[1] == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    _, wrong = examine(model_dir=str(tmp_path / "file" / "model"))
+    assert [what.partition(":")[0] for what in wrong] == [f"cannot write {tmp_path / 'file'}"]
+
+
 def test_doctor_without_network_reports_one_problem(monkeypatch):
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")

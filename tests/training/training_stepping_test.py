@@ -191,6 +191,8 @@ def test_time_limit_counts_all_starts(monkeypatch):
     assert not TimeLimit(None).over(1e9)
     with pytest.raises(UserError, match="--max_hours is 0; wanted a number above 0"):
         TimeLimit(0)
+    with pytest.raises(UserError, match="--max_hours is nan"):
+        TimeLimit(float("nan"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
