@@ -101,6 +101,11 @@ def verify_cache(
         refuse_unanswered(error)
         yield f"{posixpath.join(directory, cache_files.COMPLETED)}: damaged: {error}"
         return
+    if contents:
+        try:
+            cache_files.read_provenance(directory)
+        except (OSError, ValueError) as error:
+            yield f"{posixpath.join(directory, cache_files.PROVENANCE)}: damaged: {error}"
     if manifest is None:
         yield from _compare_with_stats(directory, names, split, contents)
         return
@@ -113,11 +118,6 @@ def verify_cache(
                     yield f"{path}: missing"
                 elif fault := _find_difference(path, entry, in_bucket.get(file), contents):
                     yield f"{path}: {fault}"
-    if contents:
-        try:
-            cache_files.read_provenance(directory)
-        except (OSError, ValueError) as error:
-            yield f"{posixpath.join(directory, cache_files.PROVENANCE)}: damaged: {error}"
     for name in sorted(names - manifested):
         match = SHARD.fullmatch(name) or _DESCRIPTION.fullmatch(name)
         if match and split in (None, match["split"]):

@@ -154,6 +154,11 @@ def test_verify_cache_without_checksums(cache, capsys):
     shown = capsys.readouterr()
     assert shown.out == f"{cache}: complete, without checksums\n"
     assert shown.err.startswith("1 of 1 caches are whole, 1 of them without checksums, as SeqIO")
+    made_from = (cache / "provenance.json").read_bytes()
+    (cache / "provenance.json").write_text("[1]")
+    assert main(["verify", str(cache)]) == 1
+    assert f"{cache}/provenance.json: damaged: " in capsys.readouterr().out
+    (cache / "provenance.json").write_bytes(made_from)
     shard = cache / SHARD
     records = [record.numpy() for record in tf.data.TFRecordDataset(str(shard))]
     with tf.io.TFRecordWriter(str(shard)) as writer:
