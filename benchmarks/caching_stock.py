@@ -94,7 +94,7 @@ def register(data_dir, vocabulary, pattern):
         "inputs": seqio.Feature(vocabulary, add_eos=False, dtype=tf.int32),
         "targets": seqio.Feature(vocabulary, add_eos=True, dtype=tf.int32),
     }
-    tokenised = [
+    tokenized = [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,
         seqio.CacheDatasetPlaceholder(required=False),
@@ -115,7 +115,7 @@ def register(data_dir, vocabulary, pattern):
                 seqio.TaskRegistry.add(
                     task + suffix,
                     source=source(rows, template),
-                    preprocessors=[*first, *tokenised],
+                    preprocessors=[*first, *tokenized],
                     output_features=features,
                 )
                 yield task + suffix

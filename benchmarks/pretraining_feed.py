@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/pretraining_feed.py --text=D/text --vocab=spiece.model
 
-Both read files of text with one document per line, tokenise it, corrupt spans (512 + 114 tokens)
+Both read files of text with one document per line, tokenize it, corrupt spans (512 + 114 tokens)
 and pack. They take turns in one process. T5's pipeline reads the lines with TensorFlow, so that
 Python does not slow it down. The counted tokens are those of inputs and targets without padding.
 Each round starts cold. Prints a Markdown table.

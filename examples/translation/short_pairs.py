@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from t0.sources import open_split
 from t0.tasks.metrics import Bleu
-from t0.tasks.recipe_tasks import TEXT, t5_features, tokenised, translation_prefix
+from t0.tasks.recipe_tasks import TEXT, t5_features, tokenized, translation_prefix
 
 MOST_WORDS = 14
 # The share of rows for validation.
@@ -48,7 +48,7 @@ def _dataset(split: str, shuffle_files: bool = False, seed: int | None = None) -
 seqio.TaskRegistry.add(
     "short_en_de",
     source=seqio.FunctionDataSource(_dataset, splits=("train", "validation")),
-    preprocessors=tokenised(),
+    preprocessors=tokenized(),
     output_features=t5_features(),
     metric_fns=[Bleu()],
 )

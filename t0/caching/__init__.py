@@ -1,4 +1,4 @@
-"""Writes the tokenised records of registered SeqIO tasks in SeqIO's cache layout.
+"""Writes the tokenized records of registered SeqIO tasks in SeqIO's cache layout.
 
     from t0.caching import RecordOptions, CacheSelection, Setup, cache
 
@@ -13,7 +13,7 @@ cache_plan      decides which tasks and splits a run writes, and into which dire
 work_plan       chooses the engine of each split, and divides its work into jobs
 prompted_rows   engine: renders ranges of rows of prompted tasks, without TensorFlow
 source_shards   engine: reads shards of the source of any SeqIO task
-tokenizing      tokenises texts with a cache of words
+tokenizing      tokenizes texts with a cache of words
 split_state     decides whether a finished split may be published
 parts           writes and reads files with the records of one piece of a split
 cache_files     writes, describes, publishes and reads the final files of a cache

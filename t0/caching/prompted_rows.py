@@ -1,4 +1,4 @@
-"""Renders and tokenises ranges of rows, for all prompted tasks that use the rows.
+"""Renders and tokenizes ranges of rows, for all prompted tasks that use the rows.
 
     renderer = Renderer(model, eos_id=1)
     render_rows(RowRange("super_glue", "rte", "train", 0, 500, prompts, "/out/parts..."), renderer)
@@ -6,13 +6,13 @@
     #  "super_glue_rte_GPT_3_style_score_eval": {...}}
 
 Each row is read once for all tasks. A template is rendered once for its two tasks, the plain task
-and the rank-evaluation task. The inputs of a row are tokenised once for both tasks and all choices.
-Targets that repeat, such as labels, are tokenised once. Each part contains its own counts, so that
+and the rank-evaluation task. The inputs of a row are tokenized once for both tasks and all choices.
+Targets that repeat, such as labels, are tokenized once. Each part contains its own counts, so that
 a later run can use the part without parsing its records.
 
 This module does not import TensorFlow, so a worker needs much less memory. The decoded records
 equal those of the tasks' preprocessors (`t0.tasks.prompted_tasks`), and have the same order. SeqIO
-tokenises with `tf_text.SentencepieceTokenizer`, but this module tokenises with
+tokenizes with `tf_text.SentencepieceTokenizer`, but this module tokenizes with
 `t0.caching.tokenizing`. With the same model, both give the same ids, because both call the library
 SentencePiece.
 
@@ -50,7 +50,7 @@ from t0.prompts import (
 )
 from t0.prompts.row_report import EQUAL_TOKENS, UNKNOWN
 
-# Number of rows that are rendered and tokenised together. SentencePiece is faster with large
+# Number of rows that are rendered and tokenized together. SentencePiece is faster with large
 # batches, but they need more memory.
 ROWS_AT_ONCE = 256
 MEMO_ENTRIES = 20_000
@@ -119,7 +119,7 @@ class RowRange:
 
 
 class Encoded(NamedTuple):
-    """A tokenised text.
+    """A tokenized text.
 
     Attributes:
       entries: the serialized entries of a record for this text: the text's ids and the text itself.
@@ -138,7 +138,7 @@ class Encoded(NamedTuple):
 
 
 class Renderer:
-    """The state that a process shares between ranges: tokenizer, templates and tokenised targets.
+    """The state that a process shares between ranges: tokenizer, templates and tokenized targets.
 
     Args:
       model: the SentencePiece model.
@@ -153,7 +153,7 @@ class Renderer:
         self.open_split = functools.lru_cache(1)(sources.open_split)
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
-        """Tokenises texts into entries `inputs` and `inputs_pretokenized`.
+        """Tokenizes texts into entries `inputs` and `inputs_pretokenized`.
 
         Args:
           texts: the texts.
@@ -162,14 +162,14 @@ class Renderer:
         return self._encode("inputs", [text.encode() for text in texts], eos)
 
     def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
-        """Tokenises texts into entries `targets` and `targets_pretokenized`.
+        """Tokenizes texts into entries `targets` and `targets_pretokenized`.
 
         Args:
-          texts: the texts. Texts that are still in memory are not tokenised again.
+          texts: the texts. Texts that are still in memory are not tokenized again.
           eos: whether to end the ids with EOS.
 
         Returns:
-          (text, eos) -> the tokenised text, for all texts in memory.
+          (text, eos) -> the tokenized text, for all texts in memory.
         """
         memo = self._targets
         new = [text for text in dict.fromkeys(texts) if (text, eos) not in memo]
@@ -233,8 +233,8 @@ class _TaskRecords:
 
         Args:
           kept: the rows for which the template rendered an example.
-          inputs: the tokenised inputs of these rows.
-          renderer: the renderer, which tokenises the targets.
+          inputs: the tokenized inputs of these rows.
+          renderer: the renderer, which tokenizes the targets.
         """
         self._rows += [row.number for row in kept]
         frames = self._choices if self.spec.choices else self._plain
@@ -294,7 +294,7 @@ class _TaskRecords:
 
         Args:
           index: the number of the row.
-          choices: its tokenised choices.
+          choices: its tokenized choices.
           right: the index of the target among the choices; None if it is not among them.
         """
         if any(choice.has_unknown for choice in choices):

@@ -1,4 +1,4 @@
-r"""Tokenises texts with a cache of words, and returns the same ids as SentencePiece.
+r"""Tokenizes texts with a cache of words, and returns the same ids as SentencePiece.
 
     tokenizer = Tokenizer(model, eos_id=1)
     tokenizer.encode([b"A film."])       # [(b"G\xae\x06\x05", 3)]: ids 71, 814, 5 as varints

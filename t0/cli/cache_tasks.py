@@ -1,4 +1,4 @@
-"""The command `seqio_cache_tasks`: writes tasks as tokenised records in SeqIO's cache layout.
+"""The command `seqio_cache_tasks`: writes tasks as tokenized records in SeqIO's cache layout.
 
     seqio_cache_tasks --tasks=t0_train --output_cache_dir=/data/cache --module_import=t0.seqio_tasks
     seqio_cache_tasks --output_cache_dir=reviews/cache        # in a folder that `t0 init` wrote

@@ -317,7 +317,7 @@ class JobSpec:
       examples: the maximum size of a random sample of the examples; None to use all examples.
       hides_targets: whether the task's split has rows without labels. If so, the targets in the
         cache may be placeholders, so the predictions file leaves them out.
-      vocabulary: the SentencePiece model that tokenises the inputs of `input_file`.
+      vocabulary: the SentencePiece model that tokenizes the inputs of `input_file`.
     """
 
     path: str

@@ -136,8 +136,8 @@ def elements(make: Callable[[], tf.data.Dataset]) -> Iterator[Any]:
         raise UserError(reason) from error
 
 
-def tokenises_text(task: seqio.Task) -> bool:
-    """Returns whether a task's steps before the cache only tokenise the column `text`."""
+def tokenizes_text(task: seqio.Task) -> bool:
+    """Returns whether a task's steps before the cache only tokenize the column `text`."""
     steps = task.preprocessors[: task._cache_step_idx]
     if len(steps) != 2 or steps[1] is not seqio.preprocessors.tokenize:
         return False

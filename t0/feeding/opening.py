@@ -29,7 +29,7 @@ from t0.config import specification
 from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, short_reason, unknown_name
-from t0.feeding.live import DatasetBatches, checked_tsv_files, live_source, tokenises_text
+from t0.feeding.live import DatasetBatches, checked_tsv_files, live_source, tokenizes_text
 from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.reading import ExampleSource
 from t0.feeding.training_data import TrainingData, open_training_data
@@ -218,7 +218,7 @@ def task_spec(
         `use_cached` is True and the task has no cache.
     """
     objective = objective_of(task, lengths)
-    if not use_cached and objective is not None and not tokenises_text(task):
+    if not use_cached and objective is not None and not tokenizes_text(task):
         objective = None
     instructions = instructions_of(task, lengths) if use_cached else None
     if use_cached and (objective or instructions or is_all_cached(task)):

@@ -97,7 +97,7 @@ class Documents:
 
 @dataclasses.dataclass(frozen=True)
 class CachedDocuments:
-    """The tokenised documents of a task's cache.
+    """The tokenized documents of a task's cache.
 
     Attributes:
       source: the reader of the cache's feature "targets".

@@ -349,7 +349,7 @@ def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
     steps = list(task.preprocessors)
     if seqio.preprocessors.tokenize not in steps:
         raise UserError(
-            f"task {task.name} does not tokenise with seqio.preprocessors.tokenize: cache it "
+            f"task {task.name} does not tokenize with seqio.preprocessors.tokenize: cache it "
             "(seqio_cache_tasks), and set the folder with --cache_dirs"
         )
     index = steps.index(seqio.preprocessors.tokenize)

@@ -1,4 +1,4 @@
-"""Tokenises the parts of an instruction task's inputs, and joins the parts that fit.
+"""Tokenizes the parts of an instruction task's inputs, and joins the parts that fit.
 
 Before the caching point, the fields `name`, `definition`, `positives`, `negatives` and `instance`
 of a record are the parts of its input, in this order. Each positive or negative example of the task
@@ -34,7 +34,7 @@ Record = Mapping[str, Any]
 def encode_parts(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """Tokenises outputs and the parts of inputs. The header of the module describes the records."""
+    """Tokenizes outputs and the parts of inputs. The header of the module describes the records."""
 
     def encode(record: Record) -> Record:
         rest = dict(record)

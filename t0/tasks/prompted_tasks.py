@@ -12,7 +12,7 @@ The source renders each row to a record of strings:
 `answer_choices` exists only if the template has answer choices. If several rows of the dataset
 share a text, such as a passage (`t0.sources.documents`), records for rank evaluation also have a
 field `document`. Three rules are those of the original code: targets get EOS, but inputs do not;
-the caching point is after tokenisation; and a choice is correct if it equals the stripped target
+the caching point is after tokenization; and a choice is correct if it equals the stripped target
 exactly. The source's `reports` count the rows that the template drops and the rows without a label.
 Caching stores these counts with the cache.
 """
@@ -32,7 +32,7 @@ from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
-from t0.tasks.vocabulary import t5_features, tokenised
+from t0.tasks.vocabulary import t5_features, tokenized
 
 
 class PromptedSource(OrderedSource):
@@ -252,7 +252,7 @@ def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
     definitions = {
         task.name: {
             "source": source(),
-            "preprocessors": tokenised(),
+            "preprocessors": tokenized(),
             "output_features": t5_features(inputs_eos=False),
             "metric_fns": metrics,
             "postprocess_fn": _strip
@@ -263,7 +263,7 @@ def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
     if task.template.answer_choices:  # None or "": open-ended
         definitions[task.name + SCORE_EVAL] = {
             "source": source(hide_labels=True),
-            "preprocessors": [expand_choices, *tokenised()],
+            "preprocessors": [expand_choices, *tokenized()],
             "output_features": t5_features(inputs_eos=False),
             "metric_fns": [_RankMetric(task.template)],
             "postprocess_fn": t5_postprocessors.rank_classification,

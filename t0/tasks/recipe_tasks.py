@@ -13,7 +13,7 @@ r"""Builds the SeqIO tasks of the recipes: documents, question answering and tra
     # {"inputs": "translate English to German: Good morning.", "targets": "Guten Morgen."}
 
 Documents: the preprocessing steps are those of T5's tasks `c4_v220_span_corruption`,
-`c4_v220_prefix_lm` and `c4_v220_full_lm`. Documents are tokenised before the caching point. The
+`c4_v220_prefix_lm` and `c4_v220_full_lm`. Documents are tokenized before the caching point. The
 random steps of an objective come after the caching point, so that each epoch draws again. Training
 uses a different implementation of these steps (`t0.feeding.pretraining`), which produces the same
 tokens.
@@ -41,7 +41,7 @@ from t0.sources.questions import count_pairs, count_questions, read_pairs, read_
 from t0.sources.texts import FolderTexts
 from t0.tasks.metrics import Bleu, squad_metrics
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource, Record
-from t0.tasks.vocabulary import default_vocabulary, t5_features, tokenised
+from t0.tasks.vocabulary import default_vocabulary, t5_features, tokenized
 
 
 class RecordSource(OrderedSource):
@@ -243,7 +243,7 @@ def question_task(splits: Mapping[str, SplitFile]) -> dict[str, Any]:
     """Returns the arguments of `seqio.TaskRegistry.add` for a question answering dataset."""
     return {
         "source": QuestionSource(splits),
-        "preprocessors": tokenised(),
+        "preprocessors": tokenized(),
         "output_features": t5_features(),
         "postprocess_fn": postprocess_answer,
         "metric_fns": [squad_metrics],
@@ -297,7 +297,7 @@ def translation_task(splits: Mapping[str, SplitFile], source: str, target: str) 
             signature={"inputs": TEXT, "targets": TEXT},
             files=lambda split: files_of(splits[split]),
         ),
-        "preprocessors": tokenised(),
+        "preprocessors": tokenized(),
         "output_features": t5_features(),
         "metric_fns": [Bleu()],
     }

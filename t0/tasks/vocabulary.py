@@ -4,7 +4,7 @@ The vocabulary's path is the first of these values that is set: the `--vocab` fl
 `t0.vocabulary.path = '/path/to/spiece.model'`, and the environment variable `T0_VOCAB`. If none of
 them is set, the path is that of T5's public model on Google Cloud Storage. Registering 971 tasks
 must not read the file. So the path is looked up and the file is read when the first text is
-tokenised.
+tokenized.
 
 `t0.catalogue.sentence_pieces` describes the two editions of T5's model, and reads them without
 TensorFlow.
@@ -82,7 +82,7 @@ class SharedVocabulary(seqio.SentencePieceVocabulary):
 
     @property
     def _is_loaded(self) -> bool:
-        # This runs for each text that Python tokenises, so it must be fast. Asking gin for the path
+        # This runs for each text that Python tokenizes, so it must be fast. Asking gin for the path
         # would take 7 us.
         return self._model is not None and self._chosen_by == _choice()
 
@@ -189,8 +189,8 @@ def t5_features(*, inputs_eos: bool = True) -> dict[str, seqio.Feature]:
     }
 
 
-def tokenised() -> list[Any]:
-    """Returns preprocessors that tokenise, append EOS and then mark the caching point."""
+def tokenized() -> list[Any]:
+    """Returns preprocessors that tokenize, append EOS and then mark the caching point."""
     return [
         seqio.preprocessors.tokenize,
         seqio.preprocessors.append_eos,

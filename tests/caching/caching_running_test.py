@@ -63,7 +63,7 @@ def test_caching_mixture_and_second_run_does_nothing(cache_here, tmp_path):
     [
         ("toy_unmade", "toy_unmade: .*missing expected output feature.*: inputs. Its prepro"),
         ("toy_unmade_and_read", "a step after the cache reads the feature 'inputs', but n"),
-        ("toy_not_tokenised", "incorrect type for feature 'inputs'.*: Got string, expected int32"),
+        ("toy_not_tokenized", "incorrect type for feature 'inputs'.*: Got string, expected int32"),
         ("toy_blank", "the targets of all 112 examples are empty.*--allow_hidden_labels"),
     ],
 )

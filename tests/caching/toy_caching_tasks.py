@@ -150,7 +150,7 @@ add(
     preprocessors=[split_line, without_inputs, *TOKENISED, inputs_doubled],
 )
 add(
-    "toy_not_tokenised",
+    "toy_not_tokenized",
     source=LINE_SOURCE,
     preprocessors=[split_line, seqio.CacheDatasetPlaceholder()],
 )

@@ -258,7 +258,7 @@ def in_other_formats(server, pretrained, world):
 def test_evaluation_of_a_checkpoint_in_any_format(
     t0_eval, pretrained, in_other_formats, tmp_path, world
 ):
-    # The first from the cache, the others rendered and tokenised on the way.
+    # The first from the cache, the others rendered and tokenized on the way.
     caches = [f"--cache_dirs={world.cache}"]
     found = {}
     for name in (

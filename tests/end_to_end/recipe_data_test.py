@@ -22,14 +22,14 @@ import seqio
 import t0.recipes  # registers the recipes
 from t5.data import preprocessors
 from t5.evaluation import metrics
-from t0.tasks.recipe_tasks import t5_features, tokenised
+from t0.tasks.recipe_tasks import t5_features, tokenized
 
 seqio.TaskRegistry.add(
     "my_task",
     source=seqio.TextLineDataSource({"test": "rows.tsv"}),
     preprocessors=[
         functools.partial(preprocessors.parse_tsv, field_names=["inputs", "targets"]),
-        *tokenised(),
+        *tokenized(),
     ],
     output_features=t5_features(),
     metric_fns=[metrics.accuracy, metrics.bleu],

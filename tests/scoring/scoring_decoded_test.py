@@ -12,7 +12,7 @@ from t0.errors import UserError
 from t0.scoring.decoded import READABLE, intervals, read_from, with_results, write_predictions
 from t0.scoring.results import DECODED
 from t0.sources.folders import SplitFile
-from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenised
+from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenized
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def plain():
         signature={"inputs": TEXT, "targets": TEXT},
     )  # fmt: skip
     return seqio.Task(
-        "plain", source, output_features=t5_features(), preprocessors=tokenised(), metric_fns=[]
+        "plain", source, output_features=t5_features(), preprocessors=tokenized(), metric_fns=[]
     )
 
 

@@ -154,13 +154,13 @@ def evaluate(world, saved):
     (texts / "validation.jsonl").write_text(f"{line}\n" * 3)
     (world.folder / "letters.py").write_text(
         "import seqio\n"
-        "from t0.tasks.recipe_tasks import t5_features, tokenised\n"
+        "from t0.tasks.recipe_tasks import t5_features, tokenized\n"
         "import tensorflow as tf\n"
         "def letters(split, shuffle_files=False, seed=None):\n"
         "    rows = {'inputs': ['rain', 'much snow'] * 9, 'targets': ['snow', 'wind today'] * 9}\n"
         "    return tf.data.Dataset.from_tensor_slices(rows)\n"
         "seqio.TaskRegistry.add('letters', seqio.FunctionDataSource(letters, ['validation']),\n"
-        "    preprocessors=tokenised(), output_features=t5_features(), metric_fns=[])\n"
+        "    preprocessors=tokenized(), output_features=t5_features(), metric_fns=[])\n"
     )
 
     def run(kind, name, *words):
@@ -329,5 +329,5 @@ def test_missing_tokenizer_of_an_encoder_decoder_is_refused(tmp_path):
     tiny.save("bart", tmp_path)
     for path in tmp_path.glob("token*"):
         path.unlink()
-    with pytest.raises(UserError, match="has no tokeniser.*copy the files"):
+    with pytest.raises(UserError, match="has no tokenizer.*copy the files"):
         PretrainedFolder(str(tmp_path))

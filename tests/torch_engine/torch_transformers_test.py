@@ -28,7 +28,7 @@ WORLD = World(0, 1, torch.device("cpu"))
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """Kind -> the folder of a tiny random model with its tokeniser."""
+    """Kind -> the folder of a tiny random model with its tokenizer."""
     root = tmp_path_factory.mktemp("decoders")
     for kind in tiny.DECODERS:
         tiny.save(kind, root / kind)
@@ -164,7 +164,7 @@ def test_transformers_unusable_model_folder_is_refused(folders, tmp_path):
     bare = shutil.copytree(folders["gpt2"], tmp_path / "bare")
     for path in bare.glob("token*"):
         path.unlink()
-    refused(bare, "has no tokeniser")
+    refused(bare, "has no tokenizer")
     pickled = shutil.copytree(folders["gpt2"], tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     refused(pickled, "has no safetensors")
