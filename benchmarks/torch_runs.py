@@ -98,7 +98,7 @@ def cached(folder: Path, split: str, lengths: Mapping[str, int]) -> DataSpec:
         features = {name: FeatureSpec(add_eos=True) for name in lengths}
         tasks.append(TaskSpec(stats.parent.name, float(count), features, count, tuple(files)))
     if not tasks:
-        raise UserError(f"{folder} has no task with a split '{split}'; wanted a cache folder")
+        raise UserError(f"{folder} has no task with a split '{split}'; expected a cache folder")
     return DataSpec("benchmark", split, tuple(tasks), lengths, use_cached=True)
 
 

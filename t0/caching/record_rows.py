@@ -83,7 +83,7 @@ def _decode(text: str, rows: int) -> np.ndarray:
     except zlib.error as error:
         raise ValueError(f"its mask is not compressed: {error}") from error
     if len(bits) != size:
-        raise ValueError(f"its mask has {len(bits):,} bytes, wanted {size:,}")
+        raise ValueError(f"its mask has {len(bits):,} bytes, expected {size:,}")
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
 
 

@@ -202,7 +202,7 @@ class DatasetBatches:
         """
         if position is not None and "batches" not in position:
             raise ValueError(
-                f"the position in the data is {position!r:.80}; wanted the field 'batches'"
+                f"the position in the data is {position!r:.80}; expected the field 'batches'"
             )
         return read_plain(position, Mapping[str, Count] | None, "the position in the data")
 
@@ -243,7 +243,7 @@ def check_tsv_file(path: str) -> bool:
                 raise too_long(any_path(path), count + 1)
             has_mark |= _check_line(path, count + 1, line)
     if not count:
-        raise UserError(f"{path} is empty: wanted lines with an input, a tab and a target")
+        raise UserError(f"{path} is empty: expected lines with an input, a tab and a target")
     say(f"tsv_dataset_fn reads {path}: {count:,} examples")
     return has_mark
 

@@ -278,7 +278,7 @@ def _read_number(path: str, name: str) -> int:
         ) from error
     if type(number) is not int or not 0 <= number < _MOST[name]:
         raise UserError(
-            f"the cache's {path} has {name} {number!r:.40}; wanted a number below "
+            f"the cache's {path} has {name} {number!r:.40}; expected a number below "
             f"{_MOST[name]:,}. To find all damage, use: t0 verify {posixpath.dirname(path)}"
         )
     return number
@@ -348,7 +348,7 @@ def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> 
     if _vocabularies(other) != _vocabularies(spec):
         raise UserError(
             f"train_loop.validation_mixture '{mixture}' has other features or another vocabulary "
-            f"than {spec.mixture}; wanted a mixture with the same ones"
+            f"than {spec.mixture}; expected a mixture with the same ones"
         )
     return other
 

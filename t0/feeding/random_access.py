@@ -99,7 +99,7 @@ def _files(folder: str, split: str) -> tuple[str, ...]:
     if not names or names != whole:
         present = f"{count} of its files" if names else "none of its files"
         raise UserError(
-            f"{folder} has {present} of split '{split}' ({split}.tfrecord-00000-of-...): wanted "
+            f"{folder} has {present} of split '{split}' ({split}.tfrecord-00000-of-...): expected "
             "the folder of a task in a cache. To check whether it is complete, use t0 verify"
         )
     return tuple(posixpath.join(folder, name) for name in names)

@@ -141,7 +141,7 @@ def open_file(path: str, vocabulary: Any, *, add_eos: bool, repeats: int = 1) ->
         parse(where, line)
         total += 1
     if not total:
-        raise UserError(f"input file {path} is empty: wanted one input per line")
+        raise UserError(f"input file {path} is empty: expected one input per line")
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
         for index, (where, line) in enumerate(lines(path)):
@@ -208,11 +208,11 @@ def _json_input(where: str, line: bytes) -> tuple[str, str | None]:
     row = parsed_line(where, line)
     for name, value in row.items():
         if name not in FIELDS:
-            raise unknown_name("field", name, FIELDS, f"({where}; wanted {_expected_fields()})")
+            raise unknown_name("field", name, FIELDS, f"({where}; expected {_expected_fields()})")
         if not isinstance(value, str) and not (name == "targets" and value is None):
-            raise UserError(f"{where}: '{name}' is {json.dumps(value)[:60]}; wanted a text")
+            raise UserError(f"{where}: '{name}' is {json.dumps(value)[:60]}; expected a text")
     if "inputs" not in row:
-        raise UserError(f"{where}: there is no 'inputs'; wanted {_expected_fields()}")
+        raise UserError(f"{where}: there is no 'inputs'; expected {_expected_fields()}")
     return row["inputs"], row.get("targets")
 
 

@@ -102,7 +102,7 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         check_settings(self, "infer")
         if not self.top_k:
-            raise UserError("infer.top_k is 0; wanted a number from 1, or -1 for all tokens")
+            raise UserError("infer.top_k is 0; expected a number from 1, or -1 for all tokens")
         if self.beam_size > 1 and self.temperature:
             raise UserError(
                 f"infer.beam_size is {self.beam_size} and infer.temperature {self.temperature}: "

@@ -74,7 +74,7 @@ def activation_dtype(name: str) -> Any:
 
     if name not in ("auto", "float32", "bfloat16"):
         raise UserError(
-            f"activation_dtype is '{name}'; wanted auto, float32 or bfloat16 (float16 overflows "
+            f"activation_dtype is '{name}'; expected auto, float32 or bfloat16 (float16 overflows "
             "in T5 models)"
         )
     if name != "auto":
@@ -151,14 +151,14 @@ def _method_and_value(batch_size: Any) -> tuple[str, int]:
     pair = ("sequences_per_batch", batch_size) if isinstance(batch_size, int) else batch_size
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         raise UserError(
-            f"run.batch_size is {batch_size!r}; wanted a number of sequences or a pair such as "
+            f"run.batch_size is {batch_size!r}; expected a number of sequences or a pair such as "
             "('tokens_per_batch', 65536)"
         )
     method, value = pair
     if method not in _METHODS:
         raise unknown_name("way to count a batch", str(method), _METHODS, "(run.batch_size)")
     if not isinstance(value, int) or value < 1:
-        raise UserError(f"run.batch_size is {batch_size!r}; wanted a whole number above 0")
+        raise UserError(f"run.batch_size is {batch_size!r}; expected a whole number above 0")
     return method, value
 
 

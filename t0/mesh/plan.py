@@ -97,7 +97,7 @@ def plan_configured_run(
       UserError: if the run cannot work. It is raised before the program of a core is built.
     """
     if not 0 < utilisation <= 1:
-        raise UserError(f"--utilisation {utilisation}: wanted a share, above 0 and up to 1")
+        raise UserError(f"--utilisation {utilisation}: expected a share, above 0 and up to 1")
     size, source = configured_vocabulary_size()
     run = read_pod_run(vocabulary_size=size)
     model = build_model(run)
@@ -410,7 +410,7 @@ def parse_axes(words: Sequence[str]) -> dict[str, list[Any]]:
         numbers = name != "tpu"
         if not all(value and (value.isdigit() or not numbers) for value in values.split(",")):
             kind = "whole numbers" if numbers else "names of slices"
-            raise UserError(f"--sweep {word}: wanted {name}=VALUE,VALUE,... with {kind}")
+            raise UserError(f"--sweep {word}: expected {name}=VALUE,VALUE,... with {kind}")
         axes.setdefault(name, []).extend(map(int if numbers else str, values.split(",")))
     if {"tokens_per_batch", "sequences_per_batch"} <= axes.keys():
         raise UserError("--sweep takes one of tokens_per_batch and sequences_per_batch")

@@ -136,7 +136,7 @@ def read_model_prompts(folder: str) -> ModelPrompts:
     try:
         recorded = read_plain(parsed_json(text), ModelPrompts, FILE)
         if recorded.schema != 1 or not recorded.prompts or recorded.lengths.keys() != _FEATURES:
-            raise ValueError("wanted schema 1, prompts, and the lengths of inputs and targets")
+            raise ValueError("expected schema 1, prompts, and the lengths of inputs and targets")
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}. Start the training again") from error
     templates = (

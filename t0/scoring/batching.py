@@ -164,8 +164,8 @@ def check_settings(settings: Any, name: str) -> None:
         object.__setattr__(settings, field.name, value)
     if settings.shard_id >= settings.num_shards:
         raise UserError(
-            f"{name}.shard_id is {settings.shard_id}; with {settings.num_shards} shard(s) wanted 0 "
-            f"to {settings.num_shards - 1} (--shard_id, --num_shards)"
+            f"{name}.shard_id is {settings.shard_id}; with {settings.num_shards} shard(s), "
+            f"expected 0 to {settings.num_shards - 1} (--shard_id, --num_shards)"
         )
 
 

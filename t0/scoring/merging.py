@@ -72,13 +72,13 @@ def merge(folders: Iterable[str], output: str) -> list[str]:
 def _find(folders: Sequence[Path]) -> list[_ShardScores]:
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; wanted one with a shard's results")
+            raise UserError(f"{folder} is not a folder; expected one with a shard's results")
     shard_files = {
         path.resolve(): path for folder in folders for path in folder.rglob("shard_*.json")
     }
     if not shard_files:
         raise UserError(
-            f"no finished shard below {', '.join(map(str, folders))}; wanted folders of "
+            f"no finished shard below {', '.join(map(str, folders))}; expected folders of "
             "evaluations with --shard_id and --num_shards"
         )
     for path in shard_files.values():

@@ -84,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
     """
     arguments, words = make_parser().parse_known_args(argv)
     if not words:
-        raise UserError("no run is given; wanted spec.json, or the flags of t5_mesh_transformer")
+        raise UserError("no run is given; expected spec.json, or the flags of t5_mesh_transformer")
     if {"-v=0", "-v=1", "--verbosity=0", "--verbosity=1"} & {*words}:
         logging.set_verbosity(logging.INFO)
     try:

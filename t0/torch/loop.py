@@ -205,12 +205,12 @@ def _read_options(spec: RunSpec, world: World) -> LoopOptions:
     if spec.batch_sequences % world.size:
         raise UserError(
             f"a batch of {spec.batch_sequences} sequences cannot be divided over {world.size} "
-            f"processes; wanted a multiple of {world.size} (run.batch_size)"
+            f"processes; expected a multiple of {world.size} (run.batch_size)"
         )
     if spec.init_variable_filter:
         raise UserError(
             f"tpu_estimator_model_fn.init_variable_filter is {spec.init_variable_filter!r}; the "
-            "PyTorch engine reads all variables of the initial checkpoint; wanted ''"
+            "PyTorch engine reads all variables of the initial checkpoint; expected ''"
         )
     values = {**spec.training, "train_steps": spec.train_steps, "seed": spec.seed}
     options = read_value(values, LoopOptions, "training")

@@ -519,7 +519,7 @@ def build(
     if configured.selector not in _KINDS:
         raise UserError(
             f"run.optimizer is @{configured.selector}, which the PyTorch engine does not have; "
-            f"wanted {', '.join(f'@{name}' for name in _KINDS)}"
+            f"expected {', '.join(f'@{name}' for name in _KINDS)}"
         )
     constructor, kind = _KINDS[configured.selector]
     values = {name: x for name, x in configured.parameters.items() if name != "learning_rate"}
@@ -532,7 +532,7 @@ def build(
 def _steps_since(step: int, offset: int, name: str) -> int:
     """Returns the number of steps from step `offset` to step `step`, including both."""
     if offset > step:
-        raise UserError(f"{name}.offset is {offset:,} at step {step:,}; wanted at most that step")
+        raise UserError(f"{name}.offset is {offset:,} at step {step:,}; expected at most that step")
     return step - offset + 1
 
 

@@ -50,7 +50,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
             raise UserError(
                 f"run.learning_rate_schedule, @{configured.selector} with "
                 f"{dict(configured.parameters)!r:.200}, is {value!r:.120} at step {step:,} of "
-                f"{total:,}; wanted a finite number, from the parameters of this schedule"
+                f"{total:,}; expected a finite number, from the parameters of this schedule"
             )
         return float(value)
 
@@ -62,7 +62,7 @@ def _find_function(selector: Any) -> Callable[..., float]:
     if selector not in _FUNCTIONS:
         raise UserError(
             f"run.learning_rate_schedule uses @{selector}, which the PyTorch engine does not have; "
-            f"wanted one of {', '.join(_FUNCTIONS)}"
+            f"expected one of {', '.join(_FUNCTIONS)}"
         )
     return _FUNCTIONS[selector]
 

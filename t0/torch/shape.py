@@ -199,6 +199,7 @@ def _kind(layer: Mapping[str, Any]) -> str:
 
 def _refusal(name: str, value: Any, expected: str) -> UserError:
     return UserError(
-        f"{name} is {value!r:.100}, which the PyTorch engine does not compute; wanted {expected}. "
-        "Mesh TensorFlow computes it: t5_mesh_transformer without --engine=torch"
+        f"{name} is {value!r:.100}, which the PyTorch engine does not compute; "
+        f"expected {expected}. Mesh TensorFlow computes it: t5_mesh_transformer "
+        "without --engine=torch"
     )

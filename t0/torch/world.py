@@ -150,7 +150,7 @@ def join_processes(device: str, minutes: float = 30.0) -> Iterator[World]:
       UserError: if there is no such device, or a process is lost.
     """
     if not minutes > 0:
-        raise UserError(f"--timeout_minutes is {minutes:g}; wanted a number above 0")
+        raise UserError(f"--timeout_minutes is {minutes:g}; expected a number above 0")
     torch_device = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
@@ -216,7 +216,7 @@ def find_device(name: str, local_rank: int = 0) -> torch.device:
       UserError: if there is no such device.
     """
     if name not in DEVICES:
-        raise UserError(f"--device is {name!r}; wanted one of {', '.join(DEVICES)}")
+        raise UserError(f"--device is {name!r}; expected one of {', '.join(DEVICES)}")
     count = torch.cuda.device_count() if name != "cpu" else 0
     if name == "cpu" or (name == "auto" and not count):
         return torch.device("cpu")

@@ -163,7 +163,7 @@ class LoopOptions:
         choices = typing.get_args(LossAverage)
         if self.loss_average not in choices:
             raise UserError(
-                f"train_loop.loss_average is {self.loss_average!r:.40}; wanted "
+                f"train_loop.loss_average is {self.loss_average!r:.40}; expected "
                 f"{' or '.join(map(repr, choices))}"
             )
 
@@ -268,7 +268,7 @@ class TimeLimit:
 
     def __init__(self, hours: float | None) -> None:
         if hours is not None and not hours > 0:  # also NaN
-            raise UserError(f"--max_hours is {hours:g}; wanted a number above 0")
+            raise UserError(f"--max_hours is {hours:g}; expected a number above 0")
         self.hours = hours
         self._began = time.monotonic()
         self.before_seconds = 0.0

@@ -63,7 +63,7 @@ def test_early_stopping_and_time_limit_exit_with_status_0(command, cached, tmp_p
     assert list((tmp_path / "b").glob("model.ckpt-*.index"))
     done = command(f"--model_dir={tmp_path}/c", "--max_hours=-1", *steps(5))
     assert done.status == 2
-    assert "--max_hours is -1; wanted a number above 0" in done.err
+    assert "--max_hours is -1; expected a number above 0" in done.err
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_input_file_repeats_and_shards_keep_their_numbers(tmp_path):
         ("a.jsonl", b'["w5"]\n', r"a.jsonl, row 0 \(the first is 0\): got 'w5'"),
         ("a.json", b'{"inputs": ["w5", 5]}', r"row 1 \(the first is 0\): 'inputs' is 5"),
         ("a.jsonl", b'{"targets": "w5"}\n', "line 1: there is no 'inputs'"),
-        ("a.jsonl", b'{"inputs": 5}\n', "line 1: 'inputs' is 5; wanted a text"),
+        ("a.jsonl", b'{"inputs": 5}\n', "line 1: 'inputs' is 5; expected a text"),
         ("a.jsonl", b'{"inputs": null}\n', "line 1: 'inputs' is null"),
         ("a.jsonl", b'{"inputs": "a", "target": "b"}\n', "unknown field 'target'. Did you mean"),
         ("a.txt.gz", b"w5\n", "a.txt.gz: cannot be read"),

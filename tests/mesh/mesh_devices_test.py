@@ -111,9 +111,9 @@ def test_batch_size_equals_mesh_tensorflow(batch_size, mesh):
         (6, "batch:4,model:2", "6 is not a multiple of 4 .the 4 replicas.*work: 4 or 8"),
         (2, "batch:4", "2 is not a multiple of 4 .the 4 replicas of the mesh.*work: 4$"),
         (("token_per_batch", 2048), "", "'token_per_batch'.*mean 'tokens_per_batch'"),
-        (("tokens_per_batch", 0), "", "wanted a whole number above 0"),
-        (("tokens_per_batch", 1e6), "", "wanted a whole number above 0"),
-        ("tokens_per_batch", "", "wanted a number of sequences or a pair"),
+        (("tokens_per_batch", 0), "", "expected a whole number above 0"),
+        (("tokens_per_batch", 1e6), "", "expected a whole number above 0"),
+        ("tokens_per_batch", "", "expected a number of sequences or a pair"),
         (0, "", "above 0"),
     ],
 )

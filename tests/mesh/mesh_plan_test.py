@@ -49,7 +49,7 @@ def test_plan_exact_lists_the_largest_layers():
 
 @pytest.mark.parametrize("utilisation", [0, 1.5])
 def test_plan_utilization_must_be_a_share(utilisation):
-    with pytest.raises(UserError, match="wanted a share"):
+    with pytest.raises(UserError, match="expected a share"):
         plan_configured_run(utilisation=utilisation)
 
 
@@ -94,8 +94,8 @@ def test_model_gin_files_have_t5_1_1_sizes(family, size):
     ("words", "part"),
     [
         (["tpuu=v3-8"], "Did you mean 'tpu'"),
-        (["tpu"], "wanted tpu=VALUE"),
-        (["model_parallelism=two"], "two: wanted model_parallelism=VALUE,VALUE,... with whole"),
+        (["tpu"], "expected tpu=VALUE"),
+        (["model_parallelism=two"], "two: expected model_parallelism=VALUE,VALUE,... with whole"),
         (["tokens_per_batch=1", "sequences_per_batch=1"], "one of"),
     ],
 )

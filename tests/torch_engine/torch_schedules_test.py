@@ -53,7 +53,7 @@ def test_learning_rate_constant():
 
 @pytest.mark.parametrize("selector", ["mine.rate", f"{SELECTORS}.other", "t0.other"])
 def test_learning_rate_unknown_schedule_is_refused_with_list(selector):
-    with pytest.raises(UserError, match=f"uses @{selector}.*wanted one of .*cosine_with_warmup"):
+    with pytest.raises(UserError, match=f"uses @{selector}.*expected one of .*cosine_with_warmup"):
         schedule(ConfiguredSpec(selector, {}), TOTAL)
     with pytest.raises(UserError, match="is not bound"):
         schedule(None, TOTAL)
@@ -89,5 +89,5 @@ def test_learning_rate_wrong_parameters_are_refused(selector, parameters, messag
     ],
 )
 def test_learning_rate_that_is_not_finite_is_refused_at_its_step(selector, parameters):
-    with pytest.raises(UserError, match="at step 0 of 1,000; wanted a finite number"):
+    with pytest.raises(UserError, match="at step 0 of 1,000; expected a finite number"):
         schedule(ConfiguredSpec(selector, parameters), TOTAL)(0)

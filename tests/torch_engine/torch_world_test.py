@@ -58,7 +58,7 @@ def test_process_group_of_one_process_needs_no_address(monkeypatch):
 
 def test_process_group_time_limit_of_zero_is_refused():
     with (
-        pytest.raises(world.UserError, match="wanted a number above 0"),
+        pytest.raises(world.UserError, match="expected a number above 0"),
         world.join_processes("cpu", 0.0),
     ):
         pass

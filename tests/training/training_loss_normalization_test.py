@@ -100,5 +100,5 @@ def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, pac
 def test_loss_average_refuses_another_normalization_and_unknown_values():
     with pytest.raises(UserError, match="Unitransformer.loss_denominator = 9.0 are both set"):
         weighted_steps(["decoder/Unitransformer.loss_denominator = 9.0"])
-    with pytest.raises(UserError, match="loss_average is 'sequence'; wanted 'positions' or"):
+    with pytest.raises(UserError, match="loss_average is 'sequence'; expected 'positions' or"):
         LoopOptions(1, loss_average="sequence")

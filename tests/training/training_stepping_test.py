@@ -189,7 +189,7 @@ def test_time_limit_counts_all_starts(monkeypatch):
     assert later.over()
     assert later.seconds == 1800
     assert not TimeLimit(None).over(1e9)
-    with pytest.raises(UserError, match="--max_hours is 0; wanted a number above 0"):
+    with pytest.raises(UserError, match="--max_hours is 0; expected a number above 0"):
         TimeLimit(0)
     with pytest.raises(UserError, match="--max_hours is nan"):
         TimeLimit(float("nan"))
