@@ -37,6 +37,7 @@ import io
 import itertools
 import json
 import math
+import mmap
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -255,18 +256,17 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         with publishing.writing(directory):
             files = [stack.enter_context(paths.local_copy(path)) for path in job.parts]
         shifts = _find_shifts(job.infos) if spec.choices else [0] * len(files)
+        sources = list(zip(files, shifts, job.infos, strict=True))
         size_bytes = sum(
             sum(map(len, _read_frames(path, shift))) if shift else info["bytes"]
-            for path, shift, info in zip(files, shifts, job.infos, strict=True)
+            for path, shift, info in sources
         )
         count = shard_count(job.options, spec.source_shards, stats["examples"], size_bytes)
-        frames = itertools.chain.from_iterable(map(_read_frames, files, shifts))
         bounds = [stats["examples"] * index // count for index in range(count + 1)]
         written = {}
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             name = file_name(split.name, index, count)
-            of_file = itertools.islice(frames, stop - start)
-            entry = write_file(path_inside(directory, name), of_file)
+            entry = write_file(path_inside(directory, name), _cut(sources, start, stop))
             written[name] = {**entry, "examples": stop - start}
     info = {
         "features": _features(job),
@@ -324,6 +324,35 @@ def _find_shifts(infos: Sequence[PartInfo]) -> list[int]:
     """
     kept_rows = itertools.accumulate((info.get("kept", 0) for info in infos), initial=0)
     return [before - info["start"] for before, info in zip(kept_rows, infos, strict=False)]
+
+
+def _cut(sources: Sequence[tuple[str, int, PartInfo]], start: int, stop: int) -> Iterator[bytes]:
+    """Yields the frames of records `start` to `stop` of all parts together, in pieces.
+
+    Args:
+      sources: the path of each part, the number to add to its row numbers, and its counts.
+      start: the number of the first record.
+      stop: the number after the last record.
+    """
+    for path, shift, info in sources:
+        first, end = max(start, 0), min(stop, info["records"])
+        start, stop = start - info["records"], stop - info["records"]
+        if first >= end:
+            continue
+        if shift:
+            yield from itertools.islice(_read_frames(path, shift), first, end)
+            continue
+        # Bytes are copied, which is faster than reading records.
+        with (
+            open(path, "rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            at, after = 0, info["bytes"]
+            if end - first < info["records"]:
+                at = tfrecord.end_of(content, 0, first)
+                after = tfrecord.end_of(content, at, end - first)
+            for begin in range(at, after, COPIED_BYTES):
+                yield content[begin : min(begin + COPIED_BYTES, after)]
 
 
 def _read_frames(path: str, shift: int) -> Iterator[bytes]:

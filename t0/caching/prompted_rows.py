@@ -269,14 +269,18 @@ class _TaskRecords:
             # This number is only right if no row before the range was dropped. Otherwise,
             # `cache_files.join_parts` corrects it.
             row = self._start + self._kept
+            before_number = ints_entry("idx", (row, 0))[:-1]  # the number's varint is the last byte
             encoded_choices = [targets[choice, eos] for choice in choices]
             for number, (choice, encoded_choice) in enumerate(
                 zip(choices, encoded_choices, strict=True)
             ):
-                idx, correct = ints_entry("idx", (row, number)), _CORRECT[choice == target]
-                body = b"".join(
-                    (idx, document, encoded.entries, correct, encoded_choice.entries, _WEIGHT)
+                # For numbers that need more than one byte, the sizes in the entry differ.
+                small = number < 128
+                idx = (
+                    before_number + bytes((number,)) if small else ints_entry("idx", (row, number))
                 )
+                correct, last = _CORRECT[choice == target], encoded_choice.entries + _WEIGHT
+                body = b"".join((idx, document, encoded.entries, correct, last))
                 frames.append(framed(example(body)))
             self._count_tokens(
                 index, encoded_choices, choices.index(target) if target in choices else None

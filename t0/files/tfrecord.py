@@ -9,6 +9,7 @@ the record, and the record's checksum (4). All numbers are little-endian. The ch
 because a CRC detects fewer errors if its data contains CRCs.
 """
 
+import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -78,6 +79,13 @@ def beginnings(file: BinaryIO) -> Iterator[int]:
         index += 1
     if at > end:
         raise ValueError(f"the file ends within record {index - 1}")
+
+
+def end_of(frames: bytes | mmap.mmap, at: int, count: int) -> int:
+    """Returns the position after `count` frames that begin at `at`, without checking them."""
+    for _ in range(count):
+        at += _HEADER.unpack_from(frames, at)[0] + _HEADER.size + _CHECKSUM.size
+    return at
 
 
 def _size(start: bytes, index: int) -> int:

@@ -54,7 +54,6 @@ from t0.prompts.separators import (
     PreparedRow,
     prepared,
     protect_row,
-    protect_value,
     remove_hyphens,
     remove_targets,
     until_separator,
@@ -612,7 +611,11 @@ class CompiledTemplate:
             )
         choices = self._choice_list(variables)
         # Pass a copy, because a template can change the list that it receives.
-        variables["answer_choices"] = None if choices is None else protect_value(choices)
+        variables["answer_choices"] = (
+            None
+            if choices is None
+            else [choice.replace(SEPARATOR, PIPE_PROTECTOR) for choice in choices]
+        )
         cuts = variables[_CUTS] = []
         text = self._body.render(variables, labeled=labeled)
         return _split(text), choices, tuple(cuts)
