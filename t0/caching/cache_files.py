@@ -342,11 +342,8 @@ def _cut(sources: Sequence[tuple[str, int, PartInfo]], start: int, stop: int) ->
         if shift:
             yield from itertools.islice(_read_frames(path, shift), first, end)
             continue
-        # Bytes are copied, which is faster than reading records.
-        with (
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
+        with open(path, "rb") as file:  # bytes are copied, which is faster than reading records
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             at, after = 0, info["bytes"]
             if end - first < info["records"]:
                 at = tfrecord.end_of(content, 0, first)

@@ -125,16 +125,14 @@ class Encoded(NamedTuple):
       entries: the serialized entries of a record for this text: the text's ids and the text itself.
       size: the number of its tokens, without EOS.
       ids: the ids of its tokens as varints, without EOS.
+      has_unknown: whether the vocabulary maps a part of the text to its unknown token; False for
+        inputs.
     """
 
     entries: bytes
     size: int
     ids: bytes
-
-    @property
-    def has_unknown(self) -> bool:
-        """Whether the vocabulary maps a part of the text to its unknown token."""
-        return _UNKNOWN in self.ids and _UNKNOWN_ID.search(self.ids) is not None
+    has_unknown: bool
 
 
 class Renderer:
@@ -186,7 +184,13 @@ class Renderer:
         packed_entry, bytes_entry = tf_examples.packed_entry, tf_examples.bytes_entry
         pretokenized = f"{name}_pretokenized"
         return [
-            Encoded(packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)), count, ids)
+            Encoded(
+                packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)),
+                count,
+                ids,
+                # A byte of an id of several bytes may also be equal to `_UNKNOWN`.
+                name == "targets" and _UNKNOWN in ids and bool(_UNKNOWN_ID.search(ids)),
+            )
             for text, (ids, count) in zip(texts, self.tokenizer.encode(texts), strict=True)
         ]
 

@@ -611,11 +611,8 @@ class CompiledTemplate:
             )
         choices = self._choice_list(variables)
         # Pass a copy, because a template can change the list that it receives.
-        variables["answer_choices"] = (
-            None
-            if choices is None
-            else [choice.replace(SEPARATOR, PIPE_PROTECTOR) for choice in choices]
-        )
+        copied = [choice.replace(SEPARATOR, PIPE_PROTECTOR) for choice in choices or ()]
+        variables["answer_choices"] = None if choices is None else copied
         cuts = variables[_CUTS] = []
         text = self._body.render(variables, labeled=labeled)
         return _split(text), choices, tuple(cuts)

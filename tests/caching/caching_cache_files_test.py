@@ -2,13 +2,15 @@
 
 import json
 
+import hypothesis
 import pytest
 import tensorflow as tf
+from hypothesis import strategies as st
 
 from t0.caching import cache_files, parts
 from t0.caching.cache_files import publish
 from t0.errors import UserError
-from t0.files import OutputError, tf_examples
+from t0.files import OutputError, tf_examples, tfrecord
 
 MANIFEST = {"schema": 1, "splits": {"train": {"examples": 1, "files": {"x": {"bytes": 4}}}}}
 
@@ -105,6 +107,28 @@ def test_cache_part_path_outside_its_folder_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="would be written elsewhere"):
         parts.PartWriter(str(tmp_path / "parts"), name)
     assert [path.name for path in tmp_path.rglob("*")] == ["parts"]
+
+
+@hypothesis.settings(
+    max_examples=50, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(
+    counts=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    numbers=st.tuples(st.integers(0, 25), st.integers(0, 25)),
+    block=st.integers(1, 40),
+)
+def test_cache_parts_are_cut_at_records(tmp_path, counts, numbers, block):
+    frames, sources = [], []
+    for part, count in enumerate(counts):
+        own = [tfrecord.framed(bytes([part]) * (3 * number)) for number in range(count)]
+        with parts.PartWriter(str(tmp_path), f"{part}.part") as writer:
+            writer.append(own)
+            sources.append((str(tmp_path / f"{part}.part"), 0, writer.finish({})))
+        frames += own
+    start, stop = sorted(numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_files, "COPIED_BYTES", block)
+        assert b"".join(cache_files._cut(sources, start, stop)) == b"".join(frames[start:stop])
 
 
 @pytest.mark.parametrize("row", [0, 127, 128, 20_000, 2**40])

@@ -10,7 +10,15 @@ import sentencepiece
 import seqio
 import tensorflow as tf
 
-from t0.caching import CacheSelection, RecordOptions, Setup, prompted_rows, record_rows, work_plan
+from t0.caching import (
+    CacheSelection,
+    RecordOptions,
+    Setup,
+    parts,
+    prompted_rows,
+    record_rows,
+    work_plan,
+)
 from t0.caching.cache_plan import TaskSplit, make_plan
 from t0.caching.prompted_rows import Prompt, Renderer, RowRange, render_rows
 from t0.caching.running import registered
@@ -152,6 +160,23 @@ def test_prompted_caching_counts_truncated_and_unknown_text(tmp_path, monkeypatc
         ids.id_to_piece(258), True
     ].has_unknown
     assert 258 in ids.encode(ids.id_to_piece(258))
+
+
+def test_prompted_caching_numbers_more_than_128_choices(tmp_path, monkeypatch):
+    write_rows(tmp_path / "data" / "many" / "train.jsonl", [{"text": "a", "label": 129}] * 2)
+    monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
+    choices = [f"c{number}" for number in range(130)]
+    model = train_vocabulary(tmp_path / "v.model", choices, size=40)
+    body = "{{text}} ||| {{answer_choices[label]}}"
+    template = Template("many", body, " ||| ".join(choices), "", True, False, (), "id")
+    split = TaskSplit("ranked", "train", str(tmp_path))
+    spec = SplitSpec(split, "ranked", ((0, 2),), choices=True)
+    job = RowRange("many", None, "train", 0, 2, (Prompt(template, "", (spec,)),), str(tmp_path))
+    render_rows(job, Renderer(model.read_bytes(), 1))
+    (part,) = tmp_path.glob("*.part")
+    read = [tf.train.Example.FromString(record) for record in parts.read_records(str(part))]
+    found = [tuple(example.features.feature["idx"].int64_list.value) for example in read]
+    assert found == [(row, number) for row in range(2) for number in range(130)]
 
 
 @pytest.mark.parametrize("shards", [{"min_shards": 7}, {"max_shards": 1}])
