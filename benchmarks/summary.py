@@ -91,7 +91,7 @@ FIGURES = (
     Figure("converting", "convert a checkpoint, MB/s", ("mtf -> hf", "MB/s"),
            ("mtf -> hf", "copy MB/s"), "`cp`"),
     Figure("planning", "plan T0's training on a v3-512 (`t0 plan`), s",
-           ("train v3-512, --fast", "clock s")),
+           ("train v3-512", "clock s")),
     Figure("buckets", "cache tasks to a bucket, requests per task",
            ("requests for a task cached", "measured")),
     Figure("overlap", "search training texts, texts per processor s",
