@@ -37,7 +37,6 @@ import io
 import itertools
 import json
 import math
-import mmap
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -343,13 +342,13 @@ def _cut(sources: Sequence[tuple[str, int, PartInfo]], start: int, stop: int) ->
             yield from itertools.islice(_read_frames(path, shift), first, end)
             continue
         with open(path, "rb") as file:  # bytes are copied, which is faster than reading records
-            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             at, after = 0, info["bytes"]
             if end - first < info["records"]:
-                at = tfrecord.end_of(content, 0, first)
-                after = tfrecord.end_of(content, at, end - first)
+                at = tfrecord.end_of(file, 0, first)
+                after = tfrecord.end_of(file, at, end - first)
+            file.seek(at)
             for begin in range(at, after, COPIED_BYTES):
-                yield content[begin : min(begin + COPIED_BYTES, after)]
+                yield file.read(min(COPIED_BYTES, after - begin))
 
 
 def _read_frames(path: str, shift: int) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ the record, and the record's checksum (4). All numbers are little-endian. The ch
 because a CRC detects fewer errors if its data contains CRCs.
 """
 
-import mmap
 import os
 import struct
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 _TOO_LARGE = 2**31  # protocol buffers are smaller than this
+_BLOCK_BYTES = 2**20
 _CRC = google_crc32c.value
 
 
@@ -81,10 +81,14 @@ def beginnings(file: BinaryIO) -> Iterator[int]:
         raise ValueError(f"the file ends within record {index - 1}")
 
 
-def end_of(frames: bytes | mmap.mmap, at: int, count: int) -> int:
+def end_of(file: BinaryIO, at: int, count: int) -> int:
     """Returns the position after `count` frames that begin at `at`, without checking them."""
+    start, block = at, b""
     for _ in range(count):
-        at += _HEADER.unpack_from(frames, at)[0] + _HEADER.size + _CHECKSUM.size
+        if at + _HEADER.size > start + len(block):
+            file.seek(at)
+            start, block = at, file.read(_BLOCK_BYTES)
+        at += _HEADER.unpack_from(block, at - start)[0] + _HEADER.size + _CHECKSUM.size
     return at
 
 

@@ -128,6 +128,7 @@ def test_cache_parts_are_cut_at_records(tmp_path, counts, numbers, block):
     start, stop = sorted(numbers)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_files, "COPIED_BYTES", block)
+        patch.setattr(tfrecord, "_BLOCK_BYTES", 12 + block)
         assert b"".join(cache_files._cut(sources, start, stop)) == b"".join(frames[start:stop])
 
 
