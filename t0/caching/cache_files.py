@@ -265,7 +265,7 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         written = {}
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             name = file_name(split.name, index, count)
-            entry = write_file(path_inside(directory, name), _cut(sources, start, stop))
+            entry = write_file(path_inside(directory, name), _read_range(sources, start, stop))
             written[name] = {**entry, "examples": stop - start}
     info = {
         "features": _features(job),
@@ -325,7 +325,9 @@ def _find_shifts(infos: Sequence[PartInfo]) -> list[int]:
     return [before - info["start"] for before, info in zip(kept_rows, infos, strict=False)]
 
 
-def _cut(sources: Sequence[tuple[str, int, PartInfo]], start: int, stop: int) -> Iterator[bytes]:
+def _read_range(
+    sources: Sequence[tuple[str, int, PartInfo]], start: int, stop: int
+) -> Iterator[bytes]:
     """Yields the frames of records `start` to `stop` of all parts together, in pieces.
 
     Args:

@@ -205,7 +205,7 @@ class _KnownWords(dict[bytes, _KnownWord]):
         ids = [piece.id for piece in best.pieces]
         # Every piece has at least one character, so the word has no more pieces than characters.
         additions = sum([len(piece.piece) for piece in best.pieces])
-        # The two scores are float32 sums too, so their rounding errors reduce the lead.
+        # The two scores are also float32 sums, so their rounding errors reduce the lead.
         off = 2 * additions * _distance(best.score)
         lead = best.score - others[0].score - off if others else math.inf
         return _KnownWord(

@@ -34,8 +34,7 @@ from t0.checkpoints.formats import (
 )
 from t0.config.specification import Count, read_plain
 from t0.errors import UserError, reading
-from t0.files.names import checked_name
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import checked_name, parsed_json
 
 RECORD = "resume.json"
 _CHECKSUM = "checksum"  # the record's field with the SHA-256 of all other fields

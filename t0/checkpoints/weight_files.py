@@ -39,9 +39,8 @@ from t0.checkpoints.formats import checksum, flat_bytes, nbytes_of, read_into
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError, install_command, short_reason
 from t0.files.any_path import binary
-from t0.files.names import checked_name
 from t0.files.paths import is_remote
-from t0.files.untrusted import parsed_json, read_json
+from t0.files.untrusted import checked_name, parsed_json, read_json
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")

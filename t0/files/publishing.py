@@ -38,8 +38,8 @@ import psutil
 
 from t0.errors import UserError, ended_by_sigterm
 from t0.files import object_facts, paths
-from t0.files.names import path_inside
 from t0.files.object_facts import Facts
+from t0.files.untrusted import path_inside
 
 _LEFTOVER = re.compile(r".+\.incomplete-(?P<host>.+)-(?P<pid>\d+)-(?P<start>\d+)(\.replaced)?")
 

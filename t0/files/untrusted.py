@@ -1,4 +1,4 @@
-"""Parses JSON and YAML from untrusted sources, with limits on size and depth.
+"""Parses JSON and YAML from untrusted sources, with limits on size and depth; checks names in them.
 
     parsed_json('{"text": "a"}')       # a dict; ValueError if not JSON, or nested too deep
     read_json(Path("config.json"))     # a dict; UserError with the file and the problem
@@ -6,9 +6,20 @@
 
 If `count_values` is set, `read_yaml` also limits the number of values. Without this limit, a YAML
 file of a few lines that has aliases of aliases could stand for a billion values.
+
+    checked_name("validation", "split", "/data/reviews/state.json")     # "validation"
+    checked_name("../../x/train", "split", "/data/reviews/state.json")  # UserError
+    path_inside("gs://bucket/cache", "my_task", "info.train.json")
+    # "gs://bucket/cache/my_task/info.train.json"
+
+The names of splits, files, datasets and tasks are checked twice: when a name is read
+(`checked_name`), and when a file is written under that name (`path_inside`). The second check
+accepts every name that other packages give their tasks. It refuses every name that would lead out
+of the folder.
 """
 
 import json
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -25,6 +36,8 @@ LARGEST_YAML = 16 * 2**20
 # The maximum number of values in a YAML file. An alias counts as all the values it stands for.
 MOST_YAML_VALUES = 200_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_NAME_RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
 
 
 def parsed_json(text: str | bytes) -> Any:
@@ -160,3 +173,38 @@ def _check_yaml(data: bytes) -> None:
 
 def _make_error(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+
+
+def checked_name(name: object, kind: str, where: object) -> str:
+    """Checks that a name is safe as a part of a path, and returns the name.
+
+    Args:
+      name: the name in the data.
+      kind: the kind of object that has this name, for messages: split, file, dataset or subset.
+      where: the file or folder that contains the name.
+
+    Raises:
+      UserError: if the name is not text, or if it contains a character that is not a letter, a
+        digit, `.`, `_` or `-`.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name) and name not in (".", ".."):
+        return name
+    raise UserError(
+        f"{where}: {name!r:.80} cannot be the name of a {kind}. Names have {_NAME_RULE}: choose "
+        "another name."
+    )
+
+
+def path_inside(folder: str, *names: str) -> str:
+    """Joins names to a folder and returns a path that is inside the folder.
+
+    Raises:
+      UserError: if a name is empty or would lead out of the folder.
+    """
+    for name in names:
+        if name in ("", ".", "..") or any(character in name for character in "/\\\0"):
+            raise UserError(
+                f"{name!r:.80} cannot be the name of a file in {folder}: it would be written "
+                "elsewhere. Rename the task or split."
+            )
+    return posixpath.join(folder, *names)

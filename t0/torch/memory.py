@@ -140,7 +140,7 @@ class Needed:
       gathered: the weights that are gathered from other processes, and their gradients. If steps
         are replayed, it is the copy of the weights with which the model computes.
       activations: the tensors that are stored for the backward pass.
-      logits: the logits, and what the loss computes from them.
+      logits: the logits, and the tensors that the loss computes from them.
       update: the temporary tensors of the optimizer's update.
     """
 

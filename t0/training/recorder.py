@@ -463,7 +463,7 @@ def memory_line(variables: float, step: float, *, devices: int) -> str:
     Args:
       variables: the bytes of the weights and of the optimizer's slots on one device.
       step: the peak bytes of a step's gradients and activations on one device.
-      devices: the number of devices, all of which need the same memory.
+      devices: the number of devices. All need the same memory.
     """
     total, weights, values = map(_size, (variables + step, variables, step))
     return (

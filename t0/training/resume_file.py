@@ -134,13 +134,13 @@ def low_halves(key: str, wide: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray) -> np.ndarray:
-    """Returns a slice of a weight in float32, exactly as it was in memory.
+    """Returns a slice of a weight in float32, with the bits that it had in memory.
 
     Args:
       content: the mapping that `open_arrays` yields.
       key: Mesh TensorFlow's name of the weight, "/", and the number of the slice. If the file does
         not have this slice, slice 0 is used. This is right for a checkpoint that was written on
-        fewer devices, each of which held the whole weight.
+        fewer devices, if each device held the whole weight.
       nearest: the slice as read from the checkpoint, converted to float32.
 
     Raises:
@@ -161,7 +161,7 @@ def wide_slice(content: Mapping[str, np.ndarray], key: str, nearest: np.ndarray)
 def wide_weight(
     content: Mapping[str, np.ndarray], name: str, nearest: np.ndarray
 ) -> np.ndarray | None:
-    """Returns a weight in float32, exactly as it was in memory; None if the file does not have it.
+    """Returns a weight in float32, with the bits that it had in memory; None if it is not stored.
 
     Args:
       content: the mapping that `open_arrays` yields.

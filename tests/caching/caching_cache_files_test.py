@@ -129,7 +129,9 @@ def test_cache_parts_are_cut_at_records(tmp_path, counts, numbers, block):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_files, "COPIED_BYTES", block)
         patch.setattr(tfrecord, "_BLOCK_BYTES", 12 + block)
-        assert b"".join(cache_files._cut(sources, start, stop)) == b"".join(frames[start:stop])
+        assert b"".join(cache_files._read_range(sources, start, stop)) == b"".join(
+            frames[start:stop]
+        )
 
 
 @pytest.mark.parametrize("row", [0, 127, 128, 20_000, 2**40])
