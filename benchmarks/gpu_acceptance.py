@@ -168,7 +168,7 @@ def _peak(
         engine, batches = training_torch_ours.opened(asked, joined)
         training_torch_ours.measured(engine, batches, 2)
         seconds = training_torch_ours.measured(engine, batches, 1)["seconds"]
-        peak = max(engine.gpu_peaks(), default=0)
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
         needed = engine.needed
         return {
             "ran": engine.kernel,
@@ -246,20 +246,21 @@ def _examples(count: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
 def _our_scores(
     size: str, data: list, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], None]:
-    from t0.scoring import ranking as evaluation
     from t0.scoring.batching import BatchQueues, SortedPlan
     from t0.scoring.examples import ChoiceGroup
+    from t0.scoring.ranking import batch_limits
+    from t0.torch.evaluation import ShardedScorer
 
     spec = t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
     held = world.join_processes(device.type)
     joined = held.__enter__()
-    scorer = evaluation.ShardedScorer(spec, joined, dtype)
+    scorer = ShardedScorer(spec, joined, dtype)
     training_torch_ours.fill(scorer.model)
     groups = [
         ChoiceGroup(inputs, tuple(targets), tuple((0, n, c) for c in range(len(targets))))
         for n, (inputs, targets) in enumerate(data)
     ]
-    plan = SortedPlan(evaluation.batch_limits(1, None, spec.sizes.vocabulary, scorer))
+    plan = SortedPlan(batch_limits(1, None, spec.sizes.vocabulary, scorer))
 
     def run() -> None:
         queues = BatchQueues(plan)
