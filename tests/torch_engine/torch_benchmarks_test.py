@@ -1,5 +1,6 @@
 """The benchmarks of the PyTorch engine: the models that they measure, and that gpu.py works."""
 
+import json
 import os
 import subprocess
 import sys
@@ -39,23 +40,29 @@ def test_benchmark_cache_folder_without_caches_is_refused(runs, tmp_path):
         runs.cached(tmp_path, "train", {"inputs": 8, "targets": 8})
 
 
-@pytest.mark.exhaustive
-def test_gpu_benchmark_runs_on_cpu_and_reports_missing_gpu():
+def _run(program, *words):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
+    command = [sys.executable, "-W", "ignore", BENCHMARKS / program, *words]
     own = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.run(command, env=own, capture_output=True, text=True)
 
-    def run(*words):
-        command = [sys.executable, "-W", "ignore", BENCHMARKS / "gpu.py", *words]
-        return subprocess.run(command, env=own, capture_output=True, text=True)
 
-    without = run()
-    assert without.returncode == 1 and "finds no GPU here" in without.stderr
-    assert len(without.stderr.splitlines()) == 1
-    tiny = ["--sizes", "tiny", "--shapes", "512+114", "--rounds=1", "--steps=1"]
-    done = run("--device=cpu", *tiny)
-    rows = [line.split("|")[1:-1] for line in done.stdout.splitlines() if "| tiny" in line]
-    assert [row[3].strip() for row in rows] == ["ours", "Transformers", "Transformers, SDPA"], (
-        done.stderr
+@pytest.mark.parametrize("program", ["gpu.py", "gpu_acceptance.py"])
+def test_gpu_benchmarks_report_a_missing_gpu_in_one_line(program):
+    done = _run(program)
+    assert done.returncode == 1 and "finds no GPU here" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_gpu_acceptance_measures_memory_ranking_and_speed_on_cpu(tmp_path):
+    parts = ["memory", "ranking", "speed"]
+    done = _run(
+        "gpu_acceptance.py", "--device=cpu", "--small", "--output", tmp_path, "--parts", *parts
     )
-    assert all(float(row[4]) > 0 and "does not run" not in row[4] for row in rows)
+    found = json.loads((tmp_path / "gpu_acceptance.json").read_text())["parts"]
+    assert all(len(found[part]) for part in parts), done.stderr
+    assert found["memory"][0]["formula"] > 0 and found["ranking"][0]["ours"] > 0
+    rates = {record["system"]: record["rate"] for record in found["speed"]}
+    assert list(rates) == ["ours", "Transformers", "Transformers, SDPA"]
+    assert all(rate > 0 for rate in rates.values())
