@@ -5,6 +5,7 @@ multiplies_bfloat16()         # True
 installed_version("seqio", "seqio-nightly")   # "0.0.20"
 """
 
+import functools
 import importlib.metadata
 import itertools
 from pathlib import Path
@@ -33,6 +34,7 @@ def multiplies_bfloat16() -> bool:
         return False
 
 
+@functools.cache
 def installed_version(*names: str) -> str | None:
     """Returns the version of the first of some distributions that is installed; None if none is."""
     distributions = (importlib.metadata.distributions(name=name) for name in names)

@@ -145,7 +145,8 @@ class Renderer:
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
-        self._targets: dict[tuple[str, bool], Encoded] = {}
+        # Whether targets end in EOS -> text -> the tokenized text.
+        self._targets: dict[bool, dict[str, Encoded]] = {False: {}, True: {}}
         self.compile = functools.cache(CompiledTemplate)
         # The rows of a split stay open until another split is opened.
         self.open_split = functools.lru_cache(1)(sources.open_split)
@@ -159,7 +160,7 @@ class Renderer:
         """
         return self._encode("inputs", [text.encode() for text in texts], eos)
 
-    def targets(self, texts: Sequence[str], eos: bool) -> Mapping[tuple[str, bool], Encoded]:
+    def targets(self, texts: Sequence[str], eos: bool) -> Mapping[str, Encoded]:
         """Tokenizes texts into entries `targets` and `targets_pretokenized`.
 
         Args:
@@ -167,16 +168,16 @@ class Renderer:
           eos: whether to end the ids with EOS.
 
         Returns:
-          (text, eos) -> the tokenized text, for all texts in memory.
+          text -> the tokenized text, for all texts in memory.
         """
-        memo = self._targets
-        new = [text for text in dict.fromkeys(texts) if (text, eos) not in memo]
+        memo = self._targets[eos]
+        new = [text for text in dict.fromkeys(texts) if text not in memo]
         if len(memo) + len(new) > MEMO_ENTRIES:
             memo.clear()
             new = list(dict.fromkeys(texts))
         if new:
             made = self._encode("targets", [text.encode() for text in new], eos)
-            memo.update(zip(((text, eos) for text in new), made, strict=True))
+            memo.update(zip(new, made, strict=True))
         return memo
 
     def _encode(self, name: str, texts: Sequence[bytes], eos: bool) -> list[Encoded]:
@@ -196,20 +197,22 @@ class Renderer:
 
 
 class _Row(NamedTuple):
-    """A row of a dataset, and the example that a template rendered from it.
+    """What the records of a row contain besides the texts that a template rendered.
 
     Attributes:
       number: the number of the row in its split.
       hidden: whether its label is withheld.
       document: the serialized entry `document` of the row's records; empty if the records have no
         such entry.
-      example: the example; None before rendering.
     """
 
     number: int
     hidden: bool
     document: bytes
-    example: Example | None = None
+
+
+# Rows, and the examples that a template rendered from them.
+_Kept = Sequence[tuple[_Row, Example]]
 
 
 class _TaskRecords:
@@ -232,49 +235,49 @@ class _TaskRecords:
         self._over = {"inputs": 0, "targets": 0}
         self.report = RowReport(hide_labels=spec.hide_labels, ranked=spec.choices)
 
-    def add(self, kept: Sequence[_Row], inputs: Sequence[Encoded], renderer: Renderer) -> None:
+    def add(self, kept: _Kept, inputs: Sequence[Encoded], renderer: Renderer) -> None:
         """Writes the records of the next rows.
 
         Args:
-          kept: the rows for which the template rendered an example.
+          kept: the rows that are not dropped, and their examples.
           inputs: the tokenized inputs of these rows.
           renderer: the renderer, which tokenizes the targets.
         """
-        self._rows += [row.number for row in kept]
+        self._rows += [row.number for row, _ in kept]
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(kept, inputs, renderer))
 
-    def _plain(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
+    def _plain(self, kept: _Kept, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        texts = [self.report.target(ex, hidden, index) for index, hidden, _, ex in kept]
+        texts = [self.report.target(ex, row.hidden, row.number) for row, ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
-        for (index, *_, ex), encoded, text in zip(kept, inputs, texts, strict=True):
-            target = targets[text, eos]
-            if text != NO_LABEL and target.has_unknown:
-                self.report.count(UNKNOWN, index)
+        for (row, ex), encoded, text in zip(kept, inputs, texts, strict=True):
+            target = targets[text]
+            if target.has_unknown and text != NO_LABEL:
+                self.report.count(UNKNOWN, row.number)
             entries = encoded.entries + target.entries
             if self.spec.answer_choices:
-                choices = [choice.encode() for choice in ex.choices]
-                entries = tf_examples.bytes_entry("answer_choices", choices) + entries
+                entries = _encode_choices(tuple(ex.choices)) + entries
             frames.append(tfrecord.framed(tf_examples.example(entries)))
-            self._count_text(encoded.size, [target.size])
+        self._count_sizes("inputs", [encoded.size for encoded in inputs])
+        self._count_sizes("targets", [targets[text].size for text in texts])
         self._kept += len(kept)
         return frames
 
-    def _choices(self, kept: Any, inputs: Any, renderer: Renderer) -> list[bytes]:
+    def _choices(self, kept: _Kept, inputs: Any, renderer: Renderer) -> list[bytes]:
         eos = self.spec.eos[1]
-        targets = renderer.targets([c for row in kept for c in row.example.choices or ()], eos)
+        targets = renderer.targets([c for _, ex in kept for c in ex.choices or ()], eos)
         framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
-        frames = []
-        for (index, hidden, document, ex), encoded in zip(kept, inputs, strict=True):
+        frames, inputs_sizes, targets_sizes = [], [], []
+        for ((index, hidden, document), ex), encoded in zip(kept, inputs, strict=True):
             choices = ex.choices or ()
             target = self.report.target(ex, hidden, index)
             # This number is only right if no row before the range was dropped. Otherwise,
             # `cache_files.join_parts` corrects it.
             row = self._start + self._kept
             before_number = ints_entry("idx", (row, 0))[:-1]  # the number's varint is the last byte
-            encoded_choices = [targets[choice, eos] for choice in choices]
+            encoded_choices = [targets[choice] for choice in choices]
             for number, (choice, encoded_choice) in enumerate(
                 zip(choices, encoded_choices, strict=True)
             ):
@@ -289,10 +292,11 @@ class _TaskRecords:
             self._count_tokens(
                 index, encoded_choices, choices.index(target) if target in choices else None
             )
-            self._count_text(
-                encoded.size, [encoded_choice.size for encoded_choice in encoded_choices]
-            )
+            inputs_sizes += [encoded.size] * len(choices)
+            targets_sizes += [choice.size for choice in encoded_choices]
             self._kept += 1
+        self._count_sizes("inputs", inputs_sizes)
+        self._count_sizes("targets", targets_sizes)
         return frames
 
     def _count_tokens(self, index: int, choices: Sequence[Encoded], right: int | None) -> None:
@@ -305,24 +309,17 @@ class _TaskRecords:
           choices: its tokenized choices.
           right: the index of the target among the choices; None if it is not among them.
         """
-        if any(choice.has_unknown for choice in choices):
+        if True in [choice.has_unknown for choice in choices]:
             self.report.count(UNKNOWN, index)
-        if right is not None and sum(c.ids == choices[right].ids for c in choices) > 1:
+        if right is not None and [c.ids for c in choices].count(choices[right].ids) > 1:
             self.report.count(EQUAL_TOKENS, index)
 
-    def _count_text(self, size: int, targets: Sequence[int]) -> None:
-        number = len(targets)
-        if not number:
-            return
-        eos = self.spec.eos
-        self._tokens["inputs"] += size * number
-        self._tokens["targets"] += sum(targets)
-        self._longest["inputs"] = max(self._longest["inputs"], size)
-        self._longest["targets"] = max(self._longest["targets"], *targets)
-        if size + eos[0] > LONGEST["inputs"]:
-            self._over["inputs"] += number
-        if max(targets) + eos[1] > LONGEST["targets"]:
-            self._over["targets"] += sum(n + eos[1] > LONGEST["targets"] for n in targets)
+    def _count_sizes(self, name: str, sizes: Sequence[int]) -> None:
+        """Counts the tokens without EOS of one feature ("inputs" or "targets") of records."""
+        self._tokens[name] += sum(sizes)
+        self._longest[name] = max(self._longest[name], max(sizes, default=0))
+        most = LONGEST[name] - self.spec.eos[name == "targets"]
+        self._over[name] += sum([size > most for size in sizes])
 
     def finish(self, stop: int) -> dict[str, Any]:
         """Completes the part, and returns its counts. `stop` is the number after the last row."""
@@ -394,6 +391,11 @@ def render_rows(
     return results
 
 
+@functools.lru_cache(1024)
+def _encode_choices(choices: tuple[str, ...]) -> bytes:
+    return tf_examples.bytes_entry("answer_choices", [choice.encode() for choice in choices])
+
+
 def _encode_document(document: Any) -> bytes:
     key = sources.document_key(document)
     return tf_examples.bytes_entry("document", [key.encode()])
@@ -439,10 +441,10 @@ def _render(
             for output in outputs:
                 output.report.target(None, raw.hidden, raw.number)
         else:
-            rendered.append(raw._replace(example=example))
+            rendered.append((raw, example))
     try:
         entries = {
-            eos: renderer.inputs([row.example.inputs for row in rendered], eos)
+            eos: renderer.inputs([example.inputs for _, example in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}
         }
         for output in outputs:

@@ -249,6 +249,7 @@ class _Run:
             split: {} for split in self.work.specs
         }
         self.outcomes: dict[str, list[SplitOutcome]] = defaultdict(list)
+        self.finished = self.examples = 0  # tasks, and the examples of all their splits
 
     def _begin(self) -> tuple[list[SplitOutcome], list[RowRange | ShardRun | JoinParts]]:
         """Adds the parts of earlier runs; returns the outcomes so far and the jobs to run."""
@@ -356,11 +357,7 @@ class _Run:
         )
 
     def _count(self, rows: int) -> None:
-        ended = [outcome for of_task in self.outcomes.values() for outcome in of_task]
-        examples = sum(outcome.stats.get("examples", 0) for outcome in ended)
-        tasks = self.plan.tasks.values()
-        finished = sum(len(self.outcomes[task.name]) == len(task.splits) for task in tasks)
-        note = f"{finished}/{len(tasks)} tasks, {examples:,} examples"
+        note = f"{self.finished}/{len(self.plan.tasks)} tasks, {self.examples:,} examples"
         self.progress.count(rows, note=note)
 
     def carry_out(self, results: Iterator[SplitOutcome]) -> list[SplitOutcome]:
@@ -375,8 +372,10 @@ class _Run:
                     raise OutputError(f"{outcome.message} (at {outcome.split})")
                 task = self.plan.tasks[outcome.split.task]
                 self.outcomes[task.name].append(outcome)
+                self.examples += outcome.stats.get("examples", 0)
                 if len(self.outcomes[task.name]) == len(task.splits):
                     self._publish(task)
+                    self.finished += 1
         except OutputError as error:
             full = self.parts_dir != self.kept_parts and write_reason(error) == "the disk is full"
             advice = " Free some space, or set TMPDIR=DIR to a folder with more." * full

@@ -8,6 +8,7 @@ There are no message classes. A nested message remains bytes until its fields ar
 must be 0 or more.
 """
 
+import functools
 import math
 import struct
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ VARINT, FIXED64, SIZED, FIXED32 = 0, 1, 2, 5
 _LONGEST_SHIFT = 63
 
 
+@functools.lru_cache(2**16)
 def varint(value: int) -> bytes:
     """Encodes an integer of 0 or more as a varint, with seven bits in each byte."""
     if value < 128:

@@ -8,6 +8,7 @@ the inputs of all choices of a row, the entry needs to be encoded only once. Rea
 order of the entries. This project sorts the entries by name, so that equal values give equal bytes.
 """
 
+import functools
 import itertools
 import struct
 from collections.abc import Iterable, Sequence
@@ -20,9 +21,14 @@ FIELD_1, FIELD_2, FIELD_3 = (bytes((number << 3 | SIZED,)) for number in (1, 2, 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = FIELD_1, FIELD_2, FIELD_3
 
 
+@functools.cache
+def _key(name: str) -> bytes:
+    return sized(FIELD_1, name.encode())
+
+
 def _entry(name: str, kind: bytes, values: bytes) -> bytes:
     feature = sized(kind, values)
-    return sized(FIELD_1, sized(FIELD_1, name.encode()) + sized(FIELD_2, feature))
+    return sized(FIELD_1, _key(name) + sized(FIELD_2, feature))
 
 
 def bytes_entry(name: str, values: Sequence[bytes]) -> bytes:

@@ -36,7 +36,7 @@ Rows must be mappings with string keys.
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -396,8 +396,7 @@ class CompiledTemplate:
         Raises:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
-        with self._failures(row, row_index):
-            return self._render(row, row_index)[0]
+        return self._on_row(self._render, row, row_index)[0]
 
     def choices(self, row: Mapping[str, Any], row_index: int = 0) -> list[str] | None:
         """Returns the row's answer choices, like promptsource's `get_answer_choices_list(row)`.
@@ -405,8 +404,7 @@ class CompiledTemplate:
         Raises:
           UserError: rendering fails.
         """
-        with self._failures(row, row_index):
-            return self._choice_list(self._variables(row, row_index))
+        return self._on_row(lambda *on: self._choice_list(self._variables(*on)), row, row_index)
 
     def example(
         self, row: Mapping[str, Any], row_index: int = 0, *, labeled: bool = True
@@ -428,12 +426,7 @@ class CompiledTemplate:
           UserError: the row has a column `answer_choices`, or rendering fails.
         """
         row = row if isinstance(row, PreparedRow) else prepared(row)
-        with self._failures(row, row_index):
-            texts, choices, cut = self._render(row, row_index, labeled=labeled)
-            if len(texts) != 2 or not texts[0]:
-                return None
-            "".join((*texts, *(choices or ()))).encode()  # fails for half of a surrogate pair
-        return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
+        return self._on_row(self._example, row, row_index, labeled)
 
     def prints_nested(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
         """Returns whether the template prints a list or an object.
@@ -600,6 +593,13 @@ class CompiledTemplate:
         with self._compile_errors(field):
             return frozenset(meta.find_undeclared_variables(self._parse(field)))
 
+    def _example(self, row: PreparedRow, row_index: int, labeled: bool) -> Example | None:
+        texts, choices, cut = self._render(row, row_index, labeled=labeled)
+        if len(texts) != 2 or not texts[0]:
+            return None
+        "".join((*texts, *(choices or ()))).encode()  # fails for half of a surrogate pair
+        return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
+
     def _render(
         self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
     ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
@@ -653,16 +653,15 @@ class CompiledTemplate:
         where = f"{self.template.where}: " if self.template.where else ""
         return f"{where}template '{self.template.name}'"
 
-    @contextmanager
-    def _failures(self, row: Mapping[str, Any], row_index: int) -> Iterator[None]:
+    def _on_row(self, render: Callable, row: Mapping[str, Any], index: int, *options: bool) -> Any:
         """Turns every error of rendering into a UserError that names the template and the row."""
         self.compile()  # here, because a message about a syntax error must not name the row
         try:
-            yield
+            return render(row, index, *options)
         except Exception as error:
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
             raise UserError(
-                f"{self._label} failed on row {row_index}: {kind}{str(error).rstrip('.')}. "
+                f"{self._label} failed on row {index}: {kind}{str(error).rstrip('.')}. "
                 f"The row's columns: {', '.join(map(str, row))}."
             ) from error
 

@@ -391,7 +391,8 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
             f"{where}: not JSON ({error}); it starts with {start!r}. Each line must be one"
             " complete JSON object, in UTF-8."
         ) from error
-    return checked_row(where, row, may_be_bad=_HALF_ESCAPED.search(line) is not None)
+    may_be_bad = b"\\u" in line and _HALF_ESCAPED.search(line) is not None
+    return checked_row(where, row, may_be_bad=may_be_bad)
 
 
 def checked_row(where: str, row: Any, *, may_be_bad: bool = True) -> dict[str, Any]:  # noqa: ANN401

@@ -156,9 +156,8 @@ def test_prompted_caching_counts_truncated_and_unknown_text(tmp_path, monkeypatc
     counts = {key: count for key, count in made["ranked"]["counts"].items() if key not in hidden}
     assert counts == {cut: 1, unknown: 4, equal: 2}
     ids = sentencepiece.SentencePieceProcessor(model_file=str(model))
-    assert not renderer.targets([ids.id_to_piece(258)], True)[
-        ids.id_to_piece(258), True
-    ].has_unknown
+    piece = ids.id_to_piece(258)
+    assert not renderer.targets([piece], True)[piece].has_unknown
     assert 258 in ids.encode(ids.id_to_piece(258))
 
 
