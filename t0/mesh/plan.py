@@ -108,7 +108,7 @@ def plan_configured_run(
         costs = costs_by_lowering(run, dimensions.get("heads", 0))
     else:
         costs = costs_by_formulas(run, model_shape(model))
-    memory = _memory(run, costs)
+    memory = memory_of(run, costs)
     rings_by_axis = count_rings_by_axis(run)
     collectives = _collectives(run, costs, rings_by_axis)
     time = _time(run, costs, utilisation, collectives)
@@ -177,7 +177,8 @@ def _batch(run: PodRun) -> dict[str, Any]:
     }
 
 
-def _memory(run: PodRun, costs: StepCosts) -> dict[str, int]:
+def memory_of(run: PodRun, costs: StepCosts) -> dict[str, int]:
+    """Returns the bytes of a core's memory by kind; see `_KINDS` for the kinds."""
     temporary = costs.temporary_bytes
     # XLA stores the values in `tile_bytes` even if it recomputes other values, because every layer
     # reads them.

@@ -11,6 +11,7 @@ of d_ff. Types, optimizer, schedule, packing, dropout and vocabulary do not chan
 be gin macros, as in T5's model files and Mesh TensorFlow's operative configs.
 """
 
+import contextlib
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +20,9 @@ from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.feeding.batch_stream import stream_dataset
+from t0.mesh.costs import costs_by_formulas, model_shape
 from t0.mesh.lowering import build_model
+from t0.mesh.plan import memory_of, verdict
 from t0.mesh.pod_run import (
     PodRun,
     check_model,
@@ -74,7 +77,8 @@ def rehearse(
     size = feeding.vocabulary_size(vocabulary) if data else configured_vocabulary_size()[0]
     run = read_pod_run(vocabulary_size=size)
     _check_covered(run)
-    dimensions = model_dimensions(build_model(run))
+    model = build_model(run)
+    dimensions = model_dimensions(model)
     check_model(run, dimensions)
     tokens = f"tokens of {bound('mesh_train_dataset_fn.mixture_or_task_name')}"
     print(
@@ -82,6 +86,9 @@ def rehearse(
         f"cores; {tokens if data else 'random tokens'}, random weights",
         flush=True,
     )
+    with contextlib.suppress(UserError):  # the formulas are only for T5s
+        memory = memory_of(run, costs_by_formulas(run, model_shape(model)))
+        say(f"memory on the slice: {verdict(memory, run.slice_.name)['reason']}")
     if small:
         run, changes = shrink(run, dimensions)
         say(f"made small: {'; '.join(changes)}")

@@ -3,9 +3,8 @@
     rate = schedule(spec.schedule, total=spec.schedule_steps)
     rate(0)
 
-Some schedules are functions of `t0.training.schedules`. All other schedules are in this module.
-They are the schedules of Mesh TensorFlow's `transformer/learning_rate_schedules.py`, computed with
-Python numbers.
+Some schedules are functions of `t0.training.schedules`. The others are the schedules of Mesh
+TensorFlow's `transformer/learning_rate_schedules.py`, computed with Python numbers.
 """
 
 import math
@@ -14,7 +13,7 @@ from typing import Any
 
 from t0.config.specification import ConfiguredSpec
 from t0.errors import UserError
-from t0.training.schedules import SCHEDULES
+from t0.training.schedules import SCHEDULES, rsqrt
 
 Rate = Callable[[int], float]
 _MESH_MODULE = "mesh_tensorflow.transformer.learning_rate_schedules"
@@ -87,10 +86,6 @@ def _linear_warmup(step: float, total: float, *, steps_or_fraction: float = 1000
     return min(1.0, step / (steps_or_fraction * (total if steps_or_fraction <= 1 else 1)))
 
 
-def _truncated_rsqrt(step: float, total: float, *, warmup_steps: float = 10000) -> float:
-    return max(step, warmup_steps) ** -0.5
-
-
 def _linear_decay_learning_rate(
     step: float, total: float, *, initial_lr: float = 0.1, offset: float = 0
 ) -> float:
@@ -98,19 +93,9 @@ def _linear_decay_learning_rate(
 
 
 def _noam(
-    step: float,
-    total: float,
-    *,
-    warmup_steps: float = 10000,
-    linear_decay_fraction: float = 0.1,
-    multiplier: float = 1.0,
-    offset: float = 0,
+    step: float, total: float, *, linear_decay_fraction: float = 0.1, **parameters: float
 ) -> float:
-    step, total = step - offset, total - offset
-    rate = multiplier * max(step, warmup_steps) ** -0.5
-    if linear_decay_fraction > 0:
-        rate *= min(1.0, (total - step) / (total * linear_decay_fraction))
-    return rate
+    return rsqrt(step, total, ramp_down_fraction=linear_decay_fraction, **parameters)
 
 
 def _slanted_triangular(
@@ -131,7 +116,7 @@ _MESH = {
     "product_learning_rate": _product,
     "linear_decay": _linear_decay,
     "linear_warmup": _linear_warmup,
-    "truncated_rsqrt": _truncated_rsqrt,
+    "truncated_rsqrt": rsqrt,
     "constant": lambda step, total, *, value=1.0: value,
     "constant_learning_rate": lambda step, total, *, learning_rate: learning_rate,
     "linear_decay_learning_rate": _linear_decay_learning_rate,

@@ -1,5 +1,6 @@
 """`t0 rehearse` as users call it: a verdict and a status; runs that it does not cover."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def test_rehearsal_of_two_cores_agrees_with_one_device(capsys):
     assert cli.main(["rehearse", "--steps=1", *RUN, *words]) == 0
     out = capsys.readouterr().out
     assert "1x1: mesh model:2, 2 virtual cores" in out
+    assert cli.main(["plan", "--json", *RUN, *words]) == 0
+    reason = json.loads(capsys.readouterr().out)["verdict"]["reason"]
+    assert f"memory on the slice: {reason}" in " ".join(out.split())
     for change in ("num_layers: 8 -> 1", "num_heads: 6 -> 2", "length of inputs: 1024 -> 32"):
         assert change in out
     assert "a checkpoint of the pod, restored by both" in out
