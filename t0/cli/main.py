@@ -21,38 +21,20 @@ from t0.files.publishing import folder_of_run
 VERBS = {
     "doctor": ("t0.cli.doctor", "checks the installation, and lists packages, devices and data"),
     "tasks": ("t0.cli.tasks", "lists tasks and mixtures, with counts, rates, splits and caches"),
-    "convert": (
-        "t0.cli.convert",
-        "converts checkpoints between Mesh TensorFlow, Hugging Face and T5X",
-    ),
+    "convert": ("t0.cli.convert", "converts checkpoints: Mesh TensorFlow, Hugging Face, T5X"),
     "plan": ("t0.cli.plan", "estimates memory, communication and time of a run on TPUs or GPUs"),
-    "rehearse": (
-        "t0.cli.rehearse",
-        "runs a small version of a TPU run's program on virtual cores here",
-    ),
+    "rehearse": ("t0.cli.rehearse", "runs a TPU run's program on virtual cores of this machine"),
     "init": ("t0.cli.init", "writes a starter folder for your own data, and prints five commands"),
     "show": ("t0.cli.show", "shows rendered rows with token counts and truncation"),
     "seen": ("t0.cli.seen", "shows which examples a training run saw, and when"),
     "lint": ("t0.cli.lint", "checks prompts on sample rows, such as rendering and right answers"),
     "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and lists damaged ones"),
-    "eval": (
-        "t0.cli.eval",
-        "evaluates a checkpoint in any format on T0's held-out datasets, or any tasks",
-    ),
-    "predict": (
-        "t0.cli.predict",
-        "predicts the answers to new rows with a prompt of the model, and writes a table",
-    ),
+    "eval": ("t0.cli.eval", "evaluates a checkpoint on T0's held-out datasets, or any tasks"),
+    "predict": ("t0.cli.predict", "predicts the answers to new rows, and writes a table"),
     "merge": ("t0.cli.merge", "merges the shards of a rank evaluation"),
-    "export-eval": (
-        "t0.cli.export_eval",
-        "exports rendered prompts as tasks for lm-evaluation-harness",
-    ),
+    "export-eval": ("t0.cli.export_eval", "exports prompts as tasks of lm-evaluation-harness"),
     "overlap": ("t0.cli.overlap", "finds evaluation rows whose text is in the training data"),
-    "report": (
-        "t0.cli.report",
-        "reports evaluated runs in tables, plots and a page; compares several with tests",
-    ),
+    "report": ("t0.cli.report", "reports and compares evaluated runs: tables, plots, a page"),
     "compare": ("t0.cli.report", "like report, but requires two or more runs that can be compared"),
 }
 

@@ -145,6 +145,11 @@ XLA_RECOMPUTED = StoredValues(
     layer_bias=(0, 1),
     logits=(0, 3),
 )
+_TENSORFLOW = AttentionValues(matrices=(1, 0), queries=(1, 2), keys=(1, 1))
+# TensorFlow's executor with the functions of `t0.mesh.fused` and `t0.mesh.gather_embedding`.
+TENSORFLOW = StoredValues(
+    _TENSORFLOW, _TENSORFLOW, (0, 2), 4, 2, buckets=(0, 1), ends=(0, 2), logits=(2, 0.5)
+)
 _FUSED = AttentionValues(queries=(0, 3), keys=(0, 2), row_sums=(1, 0))
 # PyTorch's memory-efficient attention stores no probabilities.
 TORCH_FUSED = StoredValues(

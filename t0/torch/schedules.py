@@ -92,10 +92,8 @@ def _linear_decay_learning_rate(
     return initial_lr * min(1.0, (total - step) / (total - offset))
 
 
-def _noam(
-    step: float, total: float, *, linear_decay_fraction: float = 0.1, **parameters: float
-) -> float:
-    return rsqrt(step, total, ramp_down_fraction=linear_decay_fraction, **parameters)
+def _noam(step: float, total: float, *, linear_decay_fraction: float = 0.1, **rest: Any) -> float:
+    return rsqrt(step, total, ramp_down_fraction=linear_decay_fraction, **rest)
 
 
 def _slanted_triangular(

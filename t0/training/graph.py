@@ -258,7 +258,7 @@ def build(
         tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE),
     ):
         tf.set_random_seed(seed)
-        model = _model(spec)
+        model = build_model(spec)
         step = tf.train.get_or_create_global_step()
         now = tf.identity(step)
         placeholders, types = _placeholders(spec, features), _types(activations)
@@ -311,7 +311,7 @@ def call_step(
     """
     with tf.Graph().as_default(), tf.variable_scope("", use_resource=True, reuse=tf.AUTO_REUSE):
         step = tf.train.get_or_create_global_step()
-        program = ModelProgram(spec, _model(spec), _types(activations), seed=seed, step=step)
+        program = ModelProgram(spec, build_model(spec), _types(activations), seed=seed, step=step)
         program.updates(_placeholders(spec, features), step)
 
 
@@ -349,7 +349,7 @@ def build_held_out(
     ):
         placeholders = _placeholders(spec, features)
         step = tf.constant(0, tf.int64)
-        program = ModelProgram(spec, _model(spec), _types(activations), seed=0, step=step)
+        program = ModelProgram(spec, build_model(spec), _types(activations), seed=0, step=step)
         values, lowering = _lower_held_out(program, placeholders)
         return HeldOutGraph(graph, placeholders, values, lowering.copy_masters_to_slices())
 
@@ -364,7 +364,8 @@ def _lower_held_out(
     return tf.stack([tf.cast(x, tf.float32) for x in exported]), lowering
 
 
-def _model(spec: TrainingSpec) -> Any:
+def build_model(spec: TrainingSpec) -> Any:
+    """Builds the configured model. It has layers and sizes, but no variables yet."""
     return mesh_utils.build_model(
         model_type=spec.model_type,
         input_vocab_size=mesh_utils.inputs_vocabulary(spec.vocabulary).vocab_size,

@@ -8,23 +8,26 @@ recorded in the model directory. `t0.training.stepping` runs the training loop, 
 checkpoint before the first step if there is none.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import gin
+from t0.compat import gin, mtf
 from t0.compat import tf1 as tf
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
+from t0.mesh import formulas
+from t0.mesh.costs import model_shape
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import checkpointing, model_directory, recorder, stepping
 from t0.training.checkpointing import Checkpoints, Keep, warm_start
 from t0.training.evaluation import Evaluation
-from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build
+from t0.training.graph import METRICS, TrainingGraph, TrainingSpec, build, build_model
 from t0.training.recorder import RunSize, random_line, restored_line, slots_line
 from t0.training.stepping import LOSS_WEIGHTS, Stepping, TimeLimit
 
@@ -113,6 +116,7 @@ class _Session:
         session: tf.Session,
     ) -> None:
         self._spec, self._data = spec, data
+        self._bytes_each = activation_dtype(options.activation_dtype).size
         self._graph, self._session = graph, session
         self.keep = Keep(spec.keep_checkpoint_max)
         self.size = RunSize(spec.rows, spec.sequence_length, graph.parameters)
@@ -180,8 +184,10 @@ class _Session:
 
     def start_lines(self, first: int, last: int) -> list[str]:
         """Returns the lines that report the run's size."""
+        graph = self._graph
+        notes = memory_lines(self._spec, graph, self._bytes_each)
         return recorder.start_lines(
-            first, last, self.size, microbatches=self._graph.microbatches, data=self._data
+            first, last, self.size, microbatches=graph.microbatches, data=self._data, notes=notes
         )
 
     def ideal_seconds(self) -> None:
@@ -190,6 +196,36 @@ class _Session:
     def max_over_processes(self, number: int) -> int:
         """Returns the number itself, because there is only one process."""
         return int(number)
+
+
+def memory_lines(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> list[str]:
+    """Estimates the memory of each device with the formulas of `t0.mesh.formulas`.
+
+    Args:
+      spec: the model, the batch and the optimizer.
+      graph: the lowered step of `spec`.
+      bytes_each: the size of one activation in bytes.
+
+    Returns:
+      the lines for the start of a run; [] if the model is not a T5 with equal layers.
+    """
+    try:
+        shape = model_shape(build_model(spec))
+    except UserError:
+        return []
+    parts = functools.partial(mtf.tensor_dim_to_mesh_dim_size, spec.layout_rules, spec.mesh_shape)
+    split = {n: parts(mtf.Dimension(n, 0)) for n in ("batch", "heads", "d_ff", "vocab", "d_model")}
+    rows, lengths = spec.batch_size // split["batch"] // graph.microbatches, spec.sequence_length
+    share = formulas.Share(rows, lengths["inputs"], lengths["targets"], bytes_each, split)
+    weights, size = formulas.weights_on_device(shape, split), formulas.FLOAT32_BYTES
+    slots = formulas.slots_on_device(shape, split) if graph.slots else 0
+    # The update needs as much memory as the weights, in addition to the weights themselves. There
+    # are copies of the weights in the activations' type if it is narrower, and gradients in this
+    # type if there are microbatches.
+    copies = (bytes_each < size) + (graph.microbatches > 1)
+    values = formulas.stored_bytes(shape, share, formulas.TENSORFLOW)
+    step = weights * (size + copies * bytes_each) + values
+    return [recorder.memory_line(size * (weights + slots), step, devices=spec.mesh_shape.size)]
 
 
 def one_step(
