@@ -213,12 +213,8 @@ def memory_lines(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> l
         shape = model_shape(build_model(spec))
     except UserError:
         return []
-    count_parts = functools.partial(
-        mtf.tensor_dim_to_mesh_dim_size, spec.layout_rules, spec.mesh_shape
-    )
-    split = {
-        n: count_parts(mtf.Dimension(n, 0)) for n in ("batch", "heads", "d_ff", "vocab", "d_model")
-    }
+    ways = functools.partial(mtf.tensor_dim_to_mesh_dim_size, spec.layout_rules, spec.mesh_shape)
+    split = {n: ways(mtf.Dimension(n, 0)) for n in ("batch", "heads", "d_ff", "vocab", "d_model")}
     rows, lengths = spec.batch_size // split["batch"] // graph.microbatches, spec.sequence_length
     share = formulas.Share(rows, lengths["inputs"], lengths["targets"], bytes_each, split)
     weights, size = formulas.weights_on_device(shape, split), formulas.FLOAT32_BYTES
