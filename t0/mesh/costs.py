@@ -191,8 +191,9 @@ def model_shape(model: Any) -> ModelShape:
     stacks = [getattr(model, side, None) for side in ("encoder", "decoder")]
     layers = [layer for stack in stacks if stack for layer in stack.layer_stack._layers]
     other = sorted({type(layer).__name__ for layer in layers} - set(_LAYERS))
-    equal = len({_layer_key(layer) for layer in layers}) <= 3
-    if None in stacks or other or not equal or not model.shared_embedding:
+    # Layers of other classes may have no attributes of T5's.
+    equal = not other and len({_layer_key(layer) for layer in layers}) <= 3
+    if None in stacks or not equal or not model.shared_embedding:
         raise UserError(
             "the formulas are for T5's encoder-decoder with equal layers; this model has "
             f"{', '.join(other) or 'another form'}. Plan it with --exact, which lowers it"

@@ -58,5 +58,7 @@ def test_step_memory_of_another_model_is_not_estimated(monkeypatch):
     spec = tiny.training_spec(params=SIZES)
     graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
     assert loop.memory_lines(spec, graph, 4)
-    monkeypatch.setattr(loop, "build_model", lambda spec: SimpleNamespace(encoder=None))
-    assert loop.memory_lines(spec, graph, 4) == []
+    stack = SimpleNamespace(layer_stack=SimpleNamespace(_layers=[SimpleNamespace()]))
+    for model in (SimpleNamespace(encoder=None), SimpleNamespace(encoder=stack, decoder=stack)):
+        monkeypatch.setattr(loop, "build_model", lambda spec, model=model: model)
+        assert loop.memory_lines(spec, graph, 4) == []
