@@ -29,24 +29,14 @@ hypothesis.settings.load_profile("t0")
 
 sys.path[:0] = [str(OFFLINE), str(ROOT)]
 import offline  # noqa: E402
+import writes  # noqa: E402
 
 from tests import testing  # noqa: E402
 from tests.buckets.object_store import Bucket  # noqa: E402
 from tests.buckets.served_buckets import FAST, served_buckets  # noqa: E402
+from tests.helpers import processes  # noqa: E402
 
-# Folders whose tests share a trained model or a server of commands.
-_TOGETHER = ("end_to_end", "examples")
-# Folders whose files take long. Begun first, so that the processes end at about the same time.
-_LONG = (
-    "end_to_end",
-    "torch_engine",
-    "caching",
-    "training",
-    "rehearsal",
-    "inference",
-    "scoring",
-    "mesh",
-)
+pytest_plugins = ["tests.helpers.forked_groups"]
 _OFFLINE_VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
@@ -58,6 +48,7 @@ _OFFLINE_VARIABLES = {
 # TensorFlow reads some when it is imported: by the conftest of a folder that is tested alone, that
 # is before `pytest_configure`.
 os.environ.update(_OFFLINE_VARIABLES)
+_HOME = os.environ["HOME"]
 _CALLERS_SETTINGS = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN")
 
 
@@ -68,33 +59,15 @@ def pytest_configure(config):
         config.option.markexpr = DEFAULT_MARKS
     for name in _CALLERS_SETTINGS:
         os.environ.pop(name, None)
-    config.t0_hf_home = tempfile.mkdtemp(prefix="t0_tests_hf_")
-    os.environ["HF_HOME"] = config.t0_hf_home
+    config.t0_folder = tempfile.mkdtemp(prefix="t0_tests_")
+    os.environ["HF_HOME"] = f"{config.t0_folder}/huggingface"
+    os.environ["HOME"] = config.t0_folder  # Matplotlib and Beam keep files there
+    os.environ[offline.NOTES] = f"{config.t0_folder}/notes"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if default:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     offline.block()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config, log):
-    """With several processes, keeps together what shares what takes long to make."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class ByFile(LoadScopeScheduling):
-        def _split_scope(self, nodeid):
-            path = Path(nodeid.partition("::")[0])
-            return str(path.parent if path.parent.name in _TOGETHER else path)
-
-    config.option.loadscopereorder = False  # by number of tests
-    return ByFile(config, log)
-
-
-def pytest_collection_modifyitems(config, items):
-    """Orders the folders for several processes, each of which collects all tests."""
-    if hasattr(config, "workerinput"):
-        folders = {name: place for place, name in enumerate(_LONG)}
-        items.sort(key=lambda item: folders.get(item.path.parent.name, len(folders)))
+    writes.watch()
 
 
 def pytest_collection_finish(session):
@@ -105,29 +78,25 @@ def pytest_collection_finish(session):
     gc.set_threshold(100_000, 50, 100)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config):
-    """A worker takes up to 3 GB with what it starts; above four, the longest group decides."""
-    del config
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return max(1, min(os.cpu_count(), int(memory_gb // 4), 4))
-
-
 def pytest_unconfigure(config):
-    shutil.rmtree(config.t0_hf_home, ignore_errors=True)
+    shutil.rmtree(config.t0_folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
-def no_network(request, same_environment):
-    """Fails a test that tried to leave this machine, even where the error was swallowed."""
-    del offline.attempts[:]
+def leaves_nothing(request, same_environment):
+    """Fails a test that used the network, wrote elsewhere or left a process, in any process."""
     if request.node.get_closest_marker("network"):
         offline.allow(True)
         for name in _OFFLINE_VARIABLES:
             os.environ.pop(name, None)
+        os.environ["HOME"] = _HOME
+    before = processes.running()
     yield
     offline.allow(False)
-    assert not offline.attempts, f"the test tried to reach {offline.attempts}"
+    mark = f"{offline.NOTES}={os.environ[offline.NOTES]}"
+    left = [f"left running: {line}" for line in processes.end_new(before, mark)]
+    forbidden = offline.take_notes() + left
+    assert not forbidden, f"{request.node.nodeid} {'; '.join(forbidden)}"
 
 
 @pytest.fixture(autouse=True)

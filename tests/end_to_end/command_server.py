@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What commands import in any case, in this order. One that moved costs time and nothing else.
-_IMPORTED_FIRST = (
+IMPORTED_FIRST = (
     "t0.run.command",
     "t0.run.model_api",
     "t0.run.modes",
@@ -41,7 +41,7 @@ _IMPORTED_FIRST = (
 )
 # What most pipelines have TensorFlow's autograph convert, half a second and more a command. A fork
 # finds it converted. One that moved costs time and nothing else, too.
-_CONVERTED_FIRST = (
+CONVERTED_FIRST = (
     "dataclasses:is_dataclass",
     "mesh_tensorflow.transformer.dataset:ensure_dataset_eos.<locals>.<lambda>",
     "mesh_tensorflow.transformer.dataset:ensure_dataset_eos.<locals>._ensure_eos",
@@ -86,7 +86,7 @@ class Finished:
 class CommandServer:
     """The parent's side: starts the server, runs command lines through it."""
 
-    def __init__(self, environment, imported=_IMPORTED_FIRST):
+    def __init__(self, environment, imported=IMPORTED_FIRST):
         self._folder = Path(tempfile.mkdtemp(prefix="t0_commands_"))
         self._count = 0
         self._server = subprocess.Popen(
@@ -227,7 +227,7 @@ def _serve(imported):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     if "tensorflow" in sys.modules:
-        _convert(_CONVERTED_FIRST)
+        _convert(CONVERTED_FIRST)
     gc.collect()
     gc.freeze()  # a child that collected garbage would write to, and so copy, every page
     for line in sys.stdin:

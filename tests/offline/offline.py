@@ -1,13 +1,15 @@
 """Blocks every socket to anywhere but this machine: in the tests' process and in its children.
 
 conftest.py calls `block()` for the process of the tests; sitecustomize.py beside this file does for
-every Python that a test starts.
+every Python that a test starts. What is forbidden is also noted in a file, because a caller may
+swallow the exception, and because a child's exception may never reach the test.
 """
 
+import os
 import socket
 
-# Addresses that were asked for. A caller may swallow the exception; the list it cannot.
-attempts: list[str] = []
+# The variable that names the file of notes.
+NOTES = "T0_TESTS_NOTES"
 
 _LOCAL_NAMES = {"", "localhost", "ip6-localhost", "::1", "::", "0.0.0.0", socket.gethostname()}
 _blocked = False
@@ -32,10 +34,29 @@ def allow(allowed: bool) -> None:
     _allowed = allowed
 
 
+def note(text: str) -> None:
+    """Notes something that no test may do; the test that runs then fails."""
+    if path := os.environ.get(NOTES):
+        number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(number, f"{text}\n".encode())
+        os.close(number)
+
+
+def take_notes() -> list[str]:
+    """Returns the notes since the last call."""
+    path = os.environ[NOTES]
+    if not os.path.exists(path):  # noqa: PTH110
+        return []
+    with open(path, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    os.remove(path)  # noqa: PTH107
+    return lines
+
+
 def _check(host: object) -> None:
     if _allowed or is_local(host):
         return
-    attempts.append(str(host))
+    note(f"asked for {host}")
     raise NetworkBlockedError(f"a test asked for {host}: tests use no network but this machine's")
 
 
