@@ -20,10 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests import testing
-from tests.buckets.faults import no_faults
-from tests.buckets.object_store import Bucket
-from tests.buckets.served_buckets import ServedBuckets, served_buckets
+from tests.helpers import testing
+from tests.helpers.buckets.faults import no_faults
+from tests.helpers.buckets.object_store import Bucket
+from tests.helpers.buckets.served_buckets import ServedBuckets, served_buckets
 
 WORDS = ("rain", "snow", "wind", "heat")
 PROMPTS = {

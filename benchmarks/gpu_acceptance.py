@@ -43,7 +43,7 @@ def parity(given: argparse.Namespace) -> Records:
     command = [sys.executable, "-m", "pytest", "--noconftest", "-o", "filterwarnings="]
     command += ["-p", "no:cacheprovider", "-q", "-m", marks, "--durations=5"]
     done = subprocess.run(
-        [*command, str(ROOT / "tests" / "torch_engine" / "torch_devices_test.py")],
+        [*command, str(ROOT / "tests" / "torch" / "torch_devices_test.py")],
         cwd=ROOT,
         capture_output=True,
         text=True,

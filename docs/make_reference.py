@@ -1,6 +1,6 @@
 """Writes docs/reference.md: flags, gin macros, gin parameters and file formats, read from the code.
 
-    python docs/make_reference.py            # `make docs` runs it; tests/docs_test.py compares
+    python docs/make_reference.py         # `make docs` runs it; tests/rules/docs_test.py compares
 
 Gin files and Python files are read as text, so TensorFlow is not imported:
 

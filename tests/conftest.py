@@ -28,13 +28,10 @@ hypothesis.settings.register_profile("t0", deadline=None)
 hypothesis.settings.load_profile("t0")
 
 sys.path[:0] = [str(OFFLINE), str(ROOT)]
-import offline  # noqa: E402
-import writes  # noqa: E402
-
-from tests import testing  # noqa: E402
-from tests.buckets.object_store import Bucket  # noqa: E402
-from tests.buckets.served_buckets import FAST, served_buckets  # noqa: E402
-from tests.helpers import processes  # noqa: E402
+from tests.helpers import processes, testing  # noqa: E402
+from tests.helpers.buckets.object_store import Bucket  # noqa: E402
+from tests.helpers.buckets.served_buckets import FAST, served_buckets  # noqa: E402
+from tests.helpers.offline import offline, writes  # noqa: E402
 
 pytest_plugins = ["tests.helpers.forked_groups"]
 _OFFLINE_VARIABLES = {

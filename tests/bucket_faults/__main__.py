@@ -17,9 +17,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.buckets.faults import Call, KilledAfter, Seeded, no_faults
-from tests.buckets.object_store import Bucket
-from tests.buckets.served_buckets import FAST, ServedBuckets, served_buckets
+from tests.helpers.buckets.faults import Call, KilledAfter, Seeded, no_faults
+from tests.helpers.buckets.object_store import Bucket
+from tests.helpers.buckets.served_buckets import FAST, ServedBuckets, served_buckets
 
 # Those that pass, and a permission that is lost in the middle.
 FAULTS = (503, 429, "reset", "lost", "cut", "truncated", "slow", "stale", 403)
@@ -43,7 +43,7 @@ def publish() -> None:
 def cached(folder: Path, out: str) -> Callable[[], None]:
     """Returns a call of `seqio_cache_tasks` over a small dataset."""
     from t0.cli import cache_tasks
-    from tests import testing
+    from tests.helpers import testing
 
     prompts = {"which": ("{{text}} Which? ||| {{answer_choices[label]}}", "no ||| yes")}
     testing.write_templates(folder / "data" / "mine", prompts)

@@ -88,10 +88,14 @@ def test_seqio_cache_tasks_flags_become_the_request(monkeypatch):
     [
         (
             ["--tasks=toy_linse"],
-            "toy_caching_tasks",
+            "tests.caching.toy_caching_tasks",
             "unknown task or mixture 'toy_linse'.*toy_lines",
         ),
-        (["--tasks=toy_lines"], "toy_caching_taks", "no module 'toy_caching_taks'"),
+        (
+            ["--tasks=toy_lines"],
+            "tests.caching.toy_caching_taks",
+            "no module 'tests.caching.toy_caching_taks'",
+        ),
     ],
 )
 def test_seqio_cache_tasks_user_mistake_is_one_error_message(

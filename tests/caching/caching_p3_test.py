@@ -90,7 +90,12 @@ def test_p3_cache_is_read_by_rank_evaluation(p3):
 
 
 def test_p3_cache_is_listed_as_cached(p3, capsys):
-    words = ["tasks", "weather_plain$", f"--cache_dirs={p3}", "--module_import=toy_prompted_tasks"]
+    words = [
+        "tasks",
+        "weather_plain$",
+        f"--cache_dirs={p3}",
+        "--module_import=tests.caching.toy_prompted_tasks",
+    ]
     assert main([*words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["cached"] == str(p3 / "weather_plain")

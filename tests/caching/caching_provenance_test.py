@@ -22,7 +22,7 @@ from t0.errors import UserError
 from t0.feeding import opening
 from t0.prompts import Template
 from t0.tasks import task_definitions
-from tests import testing
+from tests.helpers import testing
 
 PROMPT = Template("ask", "{{tea}}? ||| {{taste}}", "mild ||| bitter", "", True, False, (), "1")
 MODULE = """

@@ -2,6 +2,7 @@
 
 import collections
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +23,10 @@ BASE_SEED = 11
 def stock(toy, toy_folder, tmp_path_factory):
     """The toy tasks, cached by SeqIO."""
     out = tmp_path_factory.mktemp("stock")
-    here = Path(__file__).parent
-    from os import environ, pathsep
-
-    paths = [str(here.parents[1]), str(here), environ.get("PYTHONPATH", "")]
     subprocess.run(
-        [sys.executable, str(here / "stock_caching.py"), str(out), str(BASE_SEED), *TASKS],
-        env={**environ, "TOY_CACHING": str(toy_folder), "PYTHONPATH": pathsep.join(paths)},
+        [sys.executable, "-m", "tests.caching.stock_caching", str(out), str(BASE_SEED), *TASKS],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TOY_CACHING": str(toy_folder)},
         check=True,
         capture_output=True,
     )

@@ -17,7 +17,7 @@ from t0.caching import RecordOptions, cache_files, parts, running, work_plan, wo
 from t0.caching.prompted_rows import RowRange
 from t0.errors import UserError
 from t0.files import paths, publishing
-from tests.testing import Killed
+from tests.helpers.testing import Killed
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_drops_score_eval", "weather_open")
 OPTIONS = RecordOptions(max_dropped_share=0.5)
@@ -136,7 +136,7 @@ def test_caching_resume_after_kills_at_random_points(
     out, rng = tmp_path / "out", random.Random(kills)
     words = (f"--tasks={','.join(TASKS)}", "--max_dropped_share=0.5", "--num_workers=2")
     for turn in range(kills):
-        process = start_command(out, *words, module="slow_ranges")
+        process = start_command(out, *words, module="tests.caching.slow_ranges")
         deadline = time.monotonic() + 120
         while not list(out.glob("*.incomplete-*")) and process.poll() is None:
             assert time.monotonic() < deadline
@@ -153,7 +153,7 @@ def test_caching_resume_after_kills_at_random_points(
             time.sleep(0.05)
         for directory in out.glob("weather_*"):
             assert ".incomplete-" in directory.name or (directory / "COMPLETED").exists()
-    status, shown, errors = run_command(out, *words, module="toy_prompted_tasks")
+    status, shown, errors = run_command(out, *words, module="tests.caching.toy_prompted_tasks")
     assert (status, errors) == (0, "")
     assert "tasks" in shown
     assert content(out) == whole
@@ -163,7 +163,7 @@ def test_caching_resume_after_kills_at_random_points(
 def test_caching_two_concurrent_runs_of_prompted_tasks(whole, start_command, tmp_path):
     out = tmp_path / "both"
     words = (f"--tasks={','.join(TASKS)}", "--max_dropped_share=0.5", "--num_workers=1")
-    both = [start_command(out, *words, module="toy_prompted_tasks") for _ in range(2)]
+    both = [start_command(out, *words, module="tests.caching.toy_prompted_tasks") for _ in range(2)]
     ends = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert content(out) == whole
@@ -223,7 +223,7 @@ def test_caching_worker_killed_by_the_system(
 ):
     command_environment["TOY_SECONDS_A_JOB"] = "60"
     process = start_command(
-        tmp_path, "--tasks=weather_plain", "--num_workers=1", module="slow_ranges"
+        tmp_path, "--tasks=weather_plain", "--num_workers=1", module="tests.caching.slow_ranges"
     )
     while not list(tmp_path.glob("unfinished-parts.*")):
         time.sleep(0.02)

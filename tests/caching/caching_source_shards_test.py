@@ -18,7 +18,7 @@ from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
 from t0.files import paths, publishing, tfrecord
-from tests.testing import Killed
+from tests.helpers.testing import Killed
 
 TASKS = ("toy_files", "toy_lines")
 
@@ -38,7 +38,7 @@ def whole(toy, tmp_path_factory):
     from t0.caching import CacheSelection, cache
 
     out = tmp_path_factory.mktemp("whole")
-    setup = Setup(module_import=["toy_caching_tasks"])
+    setup = Setup(module_import=["tests.caching.toy_caching_tasks"])
     cache(
         CacheSelection(str(out), tasks=TASKS),
         RecordOptions(),
@@ -182,7 +182,7 @@ def test_source_shards_part_key_depends_on_all_inputs(toy, tmp_path, monkeypatch
         features = {name: seqio.Feature(vocabulary) for name in ("inputs", "targets")}
         task = seqio.Task("toy_told", source, output_features=features, preprocessors=steps)
         monkeypatch.setattr(seqio.TaskRegistry, "get", lambda name: task)
-        opened, setup = work_plan.OpenedSplits(), Setup(["toy_caching_tasks"])
+        opened, setup = work_plan.OpenedSplits(), Setup(["tests.caching.toy_caching_tasks"])
         planned = work_plan.plan_work(
             [split], options or RecordOptions(), str(tmp_path), opened, setup
         )
@@ -266,7 +266,8 @@ def test_source_shards_memory_does_not_grow_with_rows(toy_folder, command_enviro
 
 GROWTH = """
 import os, sys
-import toy_caching_tasks as toy, seqio
+import seqio
+from tests.caching import toy_caching_tasks as toy
 from t0.caching import RecordOptions, Setup, source_shards, workers
 from t0.caching.cache_plan import TaskSplit
 from t0.caching.split_state import JoinParts, SplitSpec

@@ -362,10 +362,11 @@ def test_split_state_known_empty_split_is_left_out(with_data, cache_here, tmp_pa
         return (Exemption(DROPS, "asks for the answer", 40, 0),) if split == "validation" else ()
 
     monkeypatch.setattr("t0.caching.work_plan.exemptions", some)
-    monkeypatch.setattr("toy_prompted_tasks.ROWS", {})
+    monkeypatch.setattr("tests.caching.toy_prompted_tasks.ROWS", {})
     text = "{% if text.split()[0]|int > 39 %}{{text}} ||| x{% endif %}"
     import seqio
-    from toy_prompted_tasks import template
+
+    from tests.caching.toy_prompted_tasks import template
 
     source = seqio.TaskRegistry.get("weather_open").source
     monkeypatch.setattr(source, "template", template("late", text, None))

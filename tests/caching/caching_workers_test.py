@@ -8,18 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
-import worker_starts
 
 from t0.caching import workers
 from t0.errors import UserError
-
-
-@pytest.fixture(autouse=True)
-def starts_can_be_imported(monkeypatch):
-    monkeypatch.setattr(sys, "path", [os.path.dirname(__file__), *sys.path])  # noqa: PTH120
+from tests.caching import worker_starts
 
 
 def results(start, jobs, count=2):
@@ -97,7 +93,8 @@ def test_worker_processes_end_with_the_killed_parent(kind):
     """A parent is killed, or stopped by a user, while its workers work or prepare themselves."""
     for ready in (True, False):
         parent = subprocess.Popen(
-            [sys.executable, worker_starts.__file__, "ready" if ready else "starting"],
+            [sys.executable, "-m", worker_starts.__name__, "ready" if ready else "starting"],
+            cwd=Path(__file__).parents[2],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -24,19 +24,17 @@ def toy(toy_folder):
 
     compat.apply("seqio")
     os.environ["TOY_CACHING"] = str(toy_folder)
-    sys.path.insert(0, str(HERE))
     # The module wants its vocabulary on import only when a task is used, so it can make it.
-    import toy_caching_tasks
+    from tests.caching import toy_caching_tasks
 
     toy_caching_tasks.lay_out(toy_folder)
-    yield toy_caching_tasks
-    sys.path.remove(str(HERE))
+    return toy_caching_tasks
 
 
 @pytest.fixture(scope="session")
 def prompted(toy, toy_folder):
     """The module of prompted tasks, imported after their data is written."""
-    import toy_prompted_tasks
+    from tests.caching import toy_prompted_tasks
 
     toy_prompted_tasks.lay_out(toy_folder)
     return toy_prompted_tasks
@@ -48,14 +46,14 @@ def with_data(prompted, toy_folder, monkeypatch):
     monkeypatch.setenv("T0_DATA_DIR", str(toy_folder / "data"))
     monkeypatch.setenv("T0_VOCAB", str(toy_folder / "toy.model"))
     monkeypatch.setenv("TOY_CACHING", str(toy_folder))
-    paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
     return toy_folder / "data"
 
 
 @pytest.fixture
 def command_environment(toy, prompted, toy_folder):
-    paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
         "TOY_CACHING": str(toy_folder),
@@ -69,7 +67,7 @@ def command_environment(toy, prompted, toy_folder):
 def start_command(command_environment):
     """Starts seqio_cache_tasks over the toy tasks; returns the process."""
 
-    def start(out, *arguments, module="toy_caching_tasks"):
+    def start(out, *arguments, module="tests.caching.toy_caching_tasks"):
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "t0.cli.cache_tasks", f"--output_cache_dir={out}"),
@@ -110,7 +108,12 @@ def cache_here(toy, monkeypatch):
         return cache(
             CacheSelection(str(out), tasks=tasks, **request),
             options or RecordOptions(),
-            Setup(module_import=["toy_caching_tasks", "toy_prompted_tasks"]),
+            Setup(
+                module_import=[
+                    "tests.caching.toy_caching_tasks",
+                    "tests.caching.toy_prompted_tasks",
+                ]
+            ),
             num_workers=workers,
             pipeline_options=pipeline_options,
             file=file or io.StringIO(),

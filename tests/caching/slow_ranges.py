@@ -1,12 +1,11 @@
-"""The prompted tasks, and workers that take their time: --module_import=slow_ranges.
+"""The prompted tasks, and workers that take their time: --module_import=tests.caching.slow_ranges.
 
 A worker of `prompted_rows` imports no modules of tasks, so what slows it down comes through the
 environment: `sitecustomize` would be heavier, and no template can sleep.
 """
 
-import toy_prompted_tasks  # noqa: F401
-
 from t0.caching import workers
+from tests.caching import toy_prompted_tasks  # noqa: F401
 
 
 class SlowWorker(workers.RowRangeWorker):

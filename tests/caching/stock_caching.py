@@ -1,4 +1,7 @@
-"""Runs SeqIO's own caching on the DirectRunner: python stock_caching.py OUT BASE_SEED TASK..."""
+"""Runs SeqIO's own caching on the DirectRunner.
+
+    python -m tests.caching.stock_caching OUT BASE_SEED TASK...
+"""
 
 import importlib.util
 import sys
@@ -9,9 +12,10 @@ from t0 import compat
 compat.apply("seqio")
 
 import apache_beam as beam  # noqa: E402
-import toy_caching_tasks  # noqa: E402, F401
 from absl import flags  # noqa: E402
 from seqio.scripts import cache_tasks_main  # noqa: E402
+
+from tests.caching import toy_caching_tasks  # noqa: E402, F401
 
 CASTAGNOLI = 0x82F63B78
 

@@ -1,7 +1,7 @@
 """Small SeqIO tasks over the folder named by TOY_CACHING, for the tests of caching.
 
 `lay_out` makes the folder: a vocabulary, text files (three of them for training). Imported by the
-tests, and by the commands they start, as --module_import=toy_caching_tasks.
+tests, and by the commands they start, as --module_import=tests.caching.toy_caching_tasks.
 """
 
 import functools
@@ -32,7 +32,7 @@ LINES = {"a": 70, "b": 41, "c": 1}
 
 
 def lay_out(folder):
-    from tests import testing
+    from tests.helpers import testing
 
     rng = random.Random(7)
 

@@ -1,7 +1,7 @@
 """Small prompted tasks, as the catalogue builds them, over data in the folder TOY_CACHING/data.
 
 `lay_out` writes the data; the data folder must be named by T0_DATA_DIR. Imported by the tests, and
-by the commands they start, as --module_import=toy_prompted_tasks.
+by the commands they start, as --module_import=tests.caching.toy_prompted_tasks.
 """
 
 import json

@@ -90,6 +90,6 @@ def main():
 
 if __name__ == "__main__":
     # Pickled by the module's name, which `__main__` is not.
-    import worker_starts
+    from tests.caching import worker_starts
 
     worker_starts.main()

@@ -6,7 +6,7 @@ from t0.catalogue.listing import read_listing
 
 
 def write_own(folder):
-    from tests.testing import write_rows, write_templates
+    from tests.helpers.testing import write_rows, write_templates
 
     write_templates(
         folder / "moods", {"which": ("{{t}} ||| {{answer_choices[l]}}", "sad ||| glad")}

@@ -3,11 +3,11 @@
 import difflib
 import hashlib
 
-import pinned_catalogue
 import pytest
 
 from t0.catalogue.entries import datasets, exclusions
 from t0.catalogue.listing import RULES
+from tests.catalogue import pinned_catalogue
 
 TASKS = 971
 MEMBERS = {

@@ -10,13 +10,13 @@ import itertools
 import math
 
 import pytest
-from real_rows import ROWS
 from rouge_score import scoring as rouge_scoring
 
 from t0.catalogue.entries import catalogue_entries, datasets
 from t0.errors import UserError
 from t0.prompts import CompiledTemplate
 from t0.sources import features
+from tests.helpers.real_rows import ROWS
 
 # A handful of rows may lack a class, or all have one.
 pytestmark = pytest.mark.filterwarnings(

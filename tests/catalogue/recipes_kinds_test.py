@@ -1,15 +1,11 @@
 """`t0.recipes` registers the folders of instructions, questions and translations."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import pytest
 
 from t0.errors import UserError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
-import tiny_recipes  # noqa: E402
+from tests.sources import tiny_recipes
 
 
 def recipes():

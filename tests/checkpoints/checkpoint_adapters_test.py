@@ -8,7 +8,6 @@ import resource
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from tiny_checkpoints import V10, V11, weights, write_mtf
 
 from t0.checkpoints import adapter_folders, as_mesh_checkpoint, convert, open_source, torch_shards
 from t0.checkpoints.adapter_folders import BaseModel, describe_tensor
@@ -17,6 +16,7 @@ from t0.cli.main import main
 from t0.config.specification import AdapterSpec
 from t0.errors import UserError
 from t0.files.any_path import any_path
+from tests.checkpoints.tiny_checkpoints import V10, V11, weights, write_mtf
 
 Q = "encoder.block.1.layer.0.SelfAttention.q"
 WO = "decoder.block.0.layer.2.DenseReluDense.wo"

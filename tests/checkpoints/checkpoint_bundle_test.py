@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tiny_checkpoints import BFLOAT16
 
 from t0.checkpoints.bundle import BundleEntry, BundleReader, BundleWriter, read_index, write_index
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import BFLOAT16
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from tiny_checkpoints import (
+
+from t0.checkpoints import as_mesh_checkpoint, convert, names, open_source
+from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import (
     BFLOAT16,
     V11,
     bits,
@@ -16,9 +19,6 @@ from tiny_checkpoints import (
     write_inline,
     write_mtf,
 )
-
-from t0.checkpoints import as_mesh_checkpoint, convert, names, open_source
-from t0.errors import UserError
 
 
 def taken(source, folder, **options):

@@ -6,7 +6,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from tiny_checkpoints import (
+
+from t0.checkpoints import ConversionOptions, convert, names, open_source
+from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import (
     BFLOAT16,
     V10,
     V11,
@@ -17,9 +20,6 @@ from tiny_checkpoints import (
     weights,
     write_mtf,
 )
-
-from t0.checkpoints import ConversionOptions, convert, names, open_source
-from t0.errors import UserError
 
 MODULE = sys.modules["t0.checkpoints.conversion"]
 LARGE = model_shape(d_model=64, inner=64, d_ff=64)

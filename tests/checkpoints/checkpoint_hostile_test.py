@@ -10,12 +10,19 @@ import types
 import msgpack
 import numpy as np
 import pytest
-from tiny_checkpoints import V10, V11, model_shape, weights, write_inline, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, open_source, operative_config
 from t0.checkpoints.bundle import BundleEntry, BundleReader, BundleWriter, write_index
 from t0.config import gin_files
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import (
+    V10,
+    V11,
+    model_shape,
+    weights,
+    write_inline,
+    write_mtf,
+)
 
 INJECTED = "0.1\nimport this"
 NO_RATES = [

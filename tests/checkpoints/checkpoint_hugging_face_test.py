@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from tiny_checkpoints import V10, V11, bits, loaded, weights, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, names, open_source
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import V10, V11, bits, loaded, weights, write_mtf
 
 HEAD = "decoder/logits/kernel"
 

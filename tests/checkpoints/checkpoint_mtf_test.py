@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tiny_checkpoints import bits, loaded, model_shape
 
 from t0.checkpoints import convert, open_source
 from t0.checkpoints.shape import expected_shapes
+from tests.checkpoints.tiny_checkpoints import bits, loaded, model_shape
 
 STEP = 2
 LAYERS = {"encoder_layers": 1, "decoder_layers": 1}
@@ -16,10 +16,9 @@ FACTORED = model_shape(d_model=128, inner=128, d_ff=256, **LAYERS)
 
 def train_and_save(model, folder, *, master, devices):
     """Trains some steps with Adafactor, as `t5_mesh_transformer` does, and saves in two files."""
-    from mesh_forward import bitransformer
-
     from t0.compat import mtf
     from t0.compat import tf1 as tf
+    from tests.checkpoints.mesh_forward import bitransformer
 
     graph = tf.Graph()
     with graph.as_default(), tf.Session(graph=graph) as session:
@@ -92,8 +91,8 @@ def test_mesh_tensorflow_checkpoint_round_trip_is_exact(tmp_path, model, devices
 @pytest.mark.slow
 def test_mesh_tensorflow_restores_converted_checkpoints(tmp_path):
     """A saver over Mesh TensorFlow's own variables finds each, in its shape and dtype."""
-    from mesh_forward import mesh_logits
-    from tiny_checkpoints import weights, write_mtf
+    from tests.checkpoints.mesh_forward import mesh_logits
+    from tests.checkpoints.tiny_checkpoints import weights, write_mtf
 
     model = model_shape(shared_bias=False, encoder_layers=1, decoder_layers=2)
     source = write_mtf(tmp_path / "source", weights(model))

@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_checkpoints import V10, V11, model_shape
 
 from t0.checkpoints import names
 from t0.checkpoints.shape import expected_shapes, read_shape
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import V10, V11, model_shape
 
 BLOCKS = st.integers(0, 1200)
 

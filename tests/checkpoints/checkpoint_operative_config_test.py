@@ -2,21 +2,21 @@
 
 import numpy as np
 import pytest
-from tiny_checkpoints import BFLOAT16, V10, V11, model_shape, weights, write_mtf
 
 from t0 import compat
 from t0.checkpoints import convert, open_source
+from tests.checkpoints.tiny_checkpoints import BFLOAT16, V10, V11, model_shape, weights, write_mtf
 
 compat.apply()
 
 import gin  # noqa: E402
 import mesh_tensorflow as mtf  # noqa: E402
-from mesh_forward import mesh_logits  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.scoring.mesh_model import Placement  # noqa: E402
 from t0.scoring.scorer import MeshScorer  # noqa: E402
+from tests.checkpoints.mesh_forward import mesh_logits  # noqa: E402
 
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tiny_checkpoints import bits, loaded, model_shape, weights, write_inline
 
 from t0.checkpoints import as_mesh_checkpoint, convert, names, open_source
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import bits, loaded, model_shape, weights, write_inline
 
 LAYERS = {"encoder": 2, "decoder": 3}
 # What T5X's standard rules make of our dimensions; the layers are a batch dimension.

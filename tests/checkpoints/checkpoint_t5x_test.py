@@ -6,7 +6,11 @@ import ml_dtypes
 import msgpack
 import numpy as np
 import pytest
-from tiny_checkpoints import (
+
+from t0.checkpoints import ConversionOptions, convert, names, open_source
+from t0.checkpoints.t5x import chunk_shape, leaves, read_index
+from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import (
     BFLOAT16,
     V11,
     bits,
@@ -18,10 +22,6 @@ from tiny_checkpoints import (
     write_inline,
     write_mtf,
 )
-
-from t0.checkpoints import ConversionOptions, convert, names, open_source
-from t0.checkpoints.t5x import chunk_shape, leaves, read_index
-from t0.errors import UserError
 
 FACTORED_FROM = 24
 
@@ -298,7 +298,7 @@ class TestAsT5xWritesIt:
         assert list(read[0]["optimizer"]["target"]) == list(read[1]["optimizer"]["target"])
 
     def test_t5x_logits_agree_with_mesh_tensorflow(self, facts, tmp_path):
-        from mesh_forward import mesh_logits
+        from tests.checkpoints.mesh_forward import mesh_logits
 
         convert(facts, tmp_path / "mtf", to="mtf")
         source = open_source(tmp_path / "mtf")

@@ -5,12 +5,18 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from tiny_checkpoints import model_shape, train_pieces, weights, with_sentinels, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, described, open_source, tokenizer
 from t0.checkpoints.compare import compare
 from t0.errors import UserError
-from tests import testing
+from tests.checkpoints.tiny_checkpoints import (
+    model_shape,
+    train_pieces,
+    weights,
+    with_sentinels,
+    write_mtf,
+)
+from tests.helpers import testing
 
 TEXTS = ("rain and snow in 7 places", "  twice  the\tspace\nof lines ", "Ünïcödé “quotes” １２")
 NAMES = ("spiece.model", "tokenizer.json")

@@ -5,10 +5,17 @@ import json
 
 import pytest
 import sentencepiece
-from tiny_checkpoints import V11, model_shape, train_pieces, weights, with_sentinels, write_mtf
 
 from t0.checkpoints import ConversionOptions, convert, tokenizer
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import (
+    V11,
+    model_shape,
+    train_pieces,
+    weights,
+    with_sentinels,
+    write_mtf,
+)
 
 
 @pytest.fixture(scope="module")

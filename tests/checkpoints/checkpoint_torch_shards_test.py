@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
-from tiny_checkpoints import V11, slots, weights, write_mtf
 
 from t0.checkpoints import convert, names, open_source
 from t0.checkpoints.torch_shards import PLACES, RECORD, find_folder, record_text
 from t0.errors import UserError
+from tests.checkpoints.tiny_checkpoints import V11, slots, weights, write_mtf
 
 RUN = {"schema": 1, "step": 20, "began": 0, "seed": 0, "position": None, "own": [20]}
 MODEL = {"activation": "gelu", "dropout_rate": 0.1, "legacy_norms": False, "vocabulary": "/absent"}

@@ -6,9 +6,18 @@ import logging
 
 import numpy as np
 import pytest
-from tiny_checkpoints import BFLOAT16, V10, V11, bits, loaded, model_shape, weights, write_mtf
 
 from t0.checkpoints import convert, open_source
+from tests.checkpoints.tiny_checkpoints import (
+    BFLOAT16,
+    V10,
+    V11,
+    bits,
+    loaded,
+    model_shape,
+    weights,
+    write_mtf,
+)
 
 torch = pytest.importorskip("torch", reason="needs torch and transformers: bin/setup --with hf")
 transformers = pytest.importorskip("transformers", reason="needs transformers: bin/setup --with hf")
@@ -37,7 +46,7 @@ def messages(caplog):
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16])
 @pytest.mark.parametrize("model", [V10, V11, ONE_LAYER], ids=["1.0", "1.1", "one layer"])
 def test_transformers_logits_agree_with_mesh_tensorflow(tmp_path, model, dtype, ids):
-    from mesh_forward import hf_logits, mesh_logits
+    from tests.checkpoints.mesh_forward import hf_logits, mesh_logits
 
     source = write_mtf(tmp_path / "mtf", weights(model, dtype))
     convert(source, tmp_path / "hf", to="hf")
@@ -50,9 +59,8 @@ def test_transformers_logits_agree_with_mesh_tensorflow(tmp_path, model, dtype, 
 
 
 def test_transformers_logits_agree_with_padded_vocabulary(tmp_path, ids):
-    from mesh_forward import hf_logits, mesh_logits
-
     from t0.checkpoints import as_mesh_checkpoint
+    from tests.checkpoints.mesh_forward import hf_logits, mesh_logits
 
     for number, fields in enumerate([{}, {"tied": True, "gated": False}]):
         model = model_shape(vocabulary=100, **fields)
@@ -150,9 +158,8 @@ def test_transformers_tokenizer_ids_equal_sentencepiece(tmp_path, mtf_v11):
 
 
 def test_transformers_tokenizer_sentinels_have_one_id(tmp_path):
-    from tiny_checkpoints import train_pieces, with_sentinels
-
     from t0.checkpoints import tokenizer
+    from tests.checkpoints.tiny_checkpoints import train_pieces, with_sentinels
 
     pieces = train_pieces(tmp_path / "pieces")
     found = []
@@ -172,7 +179,7 @@ def test_transformers_tokenizer_sentinels_have_one_id(tmp_path):
 
 def hf_equals_ours(folder, tmp_path, ids):
     """Checks that transformers and our reader have the same model in a folder, by its logits."""
-    from mesh_forward import hf_logits, mesh_logits
+    from tests.checkpoints.mesh_forward import hf_logits, mesh_logits
 
     report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)[1]
     assert not report["missing_keys"]
@@ -244,9 +251,9 @@ def test_transformers_pickle_of_nested_weights_lists_its_keys(tmp_path, mtf_v11)
 
 def test_transformers_saved_tokenizer_is_read(tmp_path):
     import sentencepiece
-    from tiny_checkpoints import train_pieces
 
     from t0.checkpoints import tokenizer
+    from tests.checkpoints.tiny_checkpoints import train_pieces
 
     pieces = train_pieces(tmp_path / "pieces")
     tokenizer.write_hf(tmp_path, pieces)
@@ -275,9 +282,8 @@ def test_transformers_reads_tokenizer_without_sentencepiece(tmp_path):
     import subprocess
     import sys
 
-    from tiny_checkpoints import train_pieces
-
     from t0.checkpoints import tokenizer
+    from tests.checkpoints.tiny_checkpoints import train_pieces
 
     pieces = train_pieces(tmp_path / "pieces")
     tokenizer.write_hf(tmp_path, pieces)

@@ -4,7 +4,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tiny_checkpoints import V11, weights, write_mtf
+
+from tests.checkpoints.tiny_checkpoints import V11, weights, write_mtf
 
 ROOT = Path(__file__).resolve().parents[2]
 T5X_CHECKPOINTS = {

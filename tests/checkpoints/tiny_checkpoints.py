@@ -6,7 +6,7 @@ import numpy as np
 from t0.checkpoints import names
 from t0.checkpoints.bundle import BundleWriter
 from t0.checkpoints.shape import ModelShape, expected_shapes, slot_shape
-from tests import testing
+from tests.helpers import testing
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

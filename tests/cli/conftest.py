@@ -1,12 +1,8 @@
 """What several commands' tests read."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import V11, slots, weights, write_mtf  # noqa: E402
+from tests.checkpoints.tiny_checkpoints import V11, slots, weights, write_mtf
 
 
 @pytest.fixture

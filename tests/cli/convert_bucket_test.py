@@ -4,8 +4,8 @@ import pytest
 
 from t0.cli.main import main
 from t0.files import paths
-from tests.buckets.faults import KilledAfter, no_faults
-from tests.buckets.object_store import Bucket
+from tests.helpers.buckets.faults import KilledAfter, no_faults
+from tests.helpers.buckets.object_store import Bucket
 
 
 def run(*words):

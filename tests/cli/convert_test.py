@@ -4,14 +4,11 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from t0.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import (  # noqa: E402
+from tests.checkpoints.tiny_checkpoints import (
     V11,
     model_shape,
     slots,

@@ -5,8 +5,6 @@ import io
 import json
 import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +12,8 @@ from t0.caching import cache_files
 from t0.cli import doctor
 from t0.cli.main import main
 from t0.files import object_facts, publishing
-from tests.buckets.object_store import READ, Bucket
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "run"))
-import imitated_google  # noqa: E402
+from tests.helpers.buckets.object_store import READ, Bucket
+from tests.run import imitated_google
 
 
 @pytest.fixture(autouse=True)

@@ -5,12 +5,12 @@ import os
 import sys
 import traceback
 
-import capabilities
 import pytest
-from hostile_paths import KINDS, fault, hostile
 
 from t0.catalogue import listing, starter_folder
 from t0.cli import init, main, tasks, verify
+from tests.helpers import capabilities
+from tests.helpers.hostile_paths import KINDS, fault, hostile
 
 # So that each process that is forked has them.
 IMPORTED = (init, listing, starter_folder, tasks, verify)

@@ -1,15 +1,11 @@
 """`t0 overlap`: what it prints and writes, and what it refuses in one line."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
 from t0.cli import main as cli
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "overlap"))
-import planted  # noqa: E402
+from tests.overlap import planted
 
 
 @pytest.fixture(scope="module")

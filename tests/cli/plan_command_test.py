@@ -53,10 +53,8 @@ SCORE = [
 
 
 @pytest.fixture(autouse=True)
-def tests_are_no_packages(monkeypatch, empty_gin):
-    """gin takes mesh/v3-8.gin for a package's file where a folder mesh/ can be imported."""
-    kept = [folder for folder in sys.path if Path(folder).resolve() != ROOT / "tests"]
-    monkeypatch.setattr(sys, "path", kept)
+def always_empty_gin(empty_gin):
+    """For commands, which bind."""
 
 
 def run(capsys, *words):

@@ -1,7 +1,6 @@
 """`t0 rehearse` as users call it: a verdict and a status; runs that it does not cover."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,10 +23,8 @@ TWO_CORES = "--gin_param=utils.tpu_mesh_shape.tpu_topology = '1x1'"
 
 
 @pytest.fixture(autouse=True)
-def tests_are_no_packages(monkeypatch, empty_gin):
-    """gin takes mesh/v3-8.gin for a package's file where a folder mesh/ can be imported."""
-    kept = [folder for folder in sys.path if Path(folder).resolve() != ROOT / "tests"]
-    monkeypatch.setattr(sys, "path", kept)
+def always_empty_gin(empty_gin):
+    """For commands, which bind."""
 
 
 @pytest.mark.slow

@@ -2,17 +2,13 @@
 
 import json
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN, message
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import loaded  # noqa: E402
-
-from t0.checkpoints import convert  # noqa: E402
+from t0.checkpoints import convert
+from tests.checkpoints.tiny_checkpoints import loaded
+from tests.end_to_end.command_lines import EVALUATE, LENGTHS, TRAIN, message
 
 SMALL = [f"--gin_param=run.sequence_length = {LENGTHS}", "--gin_param=run.batch_size = 8"]
 SCORE = [*EVALUATE, *SMALL, "--gin_param=mesh_eval_dataset_fn.use_cached = True"]

@@ -6,7 +6,8 @@ import shutil
 import socket
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
+
+from tests.end_to_end.command_lines import EVALUATE, LENGTHS, TRAIN, TWO_LAYERS, message
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import json
 import posixpath
 
 import pytest
-from command_lines import TRAIN, message
+
+from tests.end_to_end.command_lines import TRAIN, message
 
 CACHE = "gs://b/cache"
 TASKS = "weather_which_word,weather_which_word_score_eval"

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(ROOT / "tests" / "scoring"))  # the independent forward pass
+from tests.end_to_end import recipes, tiny_world
+from tests.end_to_end.command_lines import LENGTHS, ONE_LAYER
+from tests.helpers.command_server import CommandServer
 
-import recipes  # noqa: E402
-import tiny_world  # noqa: E402
-from command_lines import LENGTHS, ONE_LAYER  # noqa: E402
-from command_server import CommandServer  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 # What makes the recipes small: later bindings, as their user would append them.
 SMALL = [

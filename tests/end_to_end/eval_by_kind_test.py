@@ -6,7 +6,8 @@ import re
 import shutil
 
 import pytest
-from tiny_world import WORDS
+
+from tests.end_to_end.tiny_world import WORDS
 
 
 def gin(**macros):

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from command_lines import TRAIN
-from command_server import CommandServer
 
-from tests.testing import write_rows, write_templates
+from tests.end_to_end.command_lines import TRAIN
+from tests.helpers.command_server import CommandServer
+from tests.helpers.testing import write_rows, write_templates
 
 HALF = "cut \ud83d"
 BAD = (3, 11)

@@ -1,8 +1,9 @@
 """Paths that cannot be used, given to each flag of each command: one message, no traceback."""
 
 import pytest
-from command_lines import EVALUATE, TRAIN
-from hostile_paths import KINDS, fault, hostile
+
+from tests.end_to_end.command_lines import EVALUATE, TRAIN
+from tests.helpers.hostile_paths import KINDS, fault, hostile
 
 MESH = ["--module_import=t0.seqio_tasks", "--model_dir=$OUT/model"]
 CACHE = ["--tasks=weather_retell", "--module_import=t0.seqio_tasks"]

@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from command_lines import EVALUATE, TRAIN, message
 
-from tests.testing import write_templates
+from tests.end_to_end.command_lines import EVALUATE, TRAIN, message
+from tests.helpers.testing import write_templates
 
 FINETUNE = "--gin_file=runs/finetune.gin"
 TESTS = Path(__file__).resolve().parents[1]
@@ -177,7 +177,7 @@ def test_every_user_error_has_a_test():
 
 def test_mistake_6_module_import_is_missing(server, tmp_path):
     words = [*TRAIN, f"--model_dir={tmp_path}"]
-    text = message(server.run(*words, program="without_tasks:main"))
+    text = message(server.run(*words, program="tests.end_to_end.without_tasks:main"))
     assert "--module_import=t0.seqio_tasks" in text
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401 (exported models hold its operations)
-import tiny_world
+
+from tests.end_to_end import tiny_world
 
 INPUTS = "early much rain today in Oslo. Choose: rain, snow\nmuch snow today\n"
 

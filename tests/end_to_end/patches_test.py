@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, TRAIN
+
+from tests.end_to_end.command_lines import EVALUATE, LENGTHS, TRAIN
+from tests.helpers.command_server import ROOT
 
 pytestmark = pytest.mark.slow
 FLOAT32 = "--gin_param=get_variable_dtype.master_dtype = 'float32'"
@@ -21,9 +22,14 @@ def changes(world, tmp_path_factory):
     score = [*to_model, *EVALUATE, FLOAT32, "--gin_param=run.batch_size = 4"]
     score += [f"--gin_param=run.sequence_length = {LENGTHS}"]
     score += ["--gin_param=mesh_eval_dataset_fn.num_eval_examples = 4"]
-    program = Path(__file__).parent / "watched_modules.py"
     done = subprocess.run(
-        [sys.executable, program, json.dumps({"train": train, "score": score})],
+        [
+            sys.executable,
+            "-m",
+            "tests.end_to_end.watched_modules",
+            json.dumps({"train": train, "score": score}),
+        ],
+        cwd=ROOT,
         env=world.environment,
         capture_output=True,
         text=True,

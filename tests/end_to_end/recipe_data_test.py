@@ -2,17 +2,13 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import sacrebleu
-from command_lines import ONE_LAYER
 
 from t0.tasks.metrics import Expected, instruction_metrics, squad_metrics
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
-import tiny_recipes  # noqa: E402
+from tests.end_to_end.command_lines import ONE_LAYER
+from tests.sources import tiny_recipes
 
 TASKS = '''
 """A task of one's own over a file beside this one, in a mixture with three recipes."""

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 import sentencepiece
-from numpy_t5 import NumpyT5
 from t5.evaluation.metrics import rank_classification
+
+from tests.scoring.numpy_t5 import NumpyT5
 
 import tensorflow as tf  # isort: skip (t5 has brought it by now)
 

@@ -1,10 +1,10 @@
 """T0's published command names a gin file on gs://; what is said if it cannot be read."""
 
 import pytest
-from command_lines import TRAIN, message
 
-from tests.buckets.faults import Once
-from tests.buckets.object_store import READ, Bucket
+from tests.end_to_end.command_lines import TRAIN, message
+from tests.helpers.buckets.faults import Once
+from tests.helpers.buckets.object_store import READ, Bucket
 
 PUBLISHED = "gs://t5-data/pretrained_models/t5.1.1.lm100k.xl/operative_config.gin"
 FAULTS = {

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from command_lines import EVALUATE, TRAIN
+
+from tests.end_to_end.command_lines import EVALUATE, TRAIN
 
 
 def _losses(folder):
@@ -31,7 +32,7 @@ def test_reset_between_runs_in_one_process(world, cached, command, server, tmp_p
 
     together, alone = tmp_path / "together", tmp_path / "alone"
     words = [json.dumps([*tasks, *argv]) for argv in runs(together)]
-    done = server.run(*words, program="several_runs:main")
+    done = server.run(*words, program="tests.end_to_end.several_runs:main")
     assert done.status == 0, done.err
     for argv in runs(alone):
         one = command(*argv)

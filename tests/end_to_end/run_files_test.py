@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from command_lines import LENGTHS, ONE_LAYER
+
+from tests.end_to_end.command_lines import LENGTHS, ONE_LAYER
 
 TINY = ["--gin_file=models/t5.1.1.tiny.gin", ONE_LAYER]
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, TWO_LAYERS, message
 
 from t0.config.specification import RunSpec, from_json, to_json
+from tests.end_to_end.command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, TWO_LAYERS, message
 
 CACHED = "--gin_param=mesh_train_dataset_fn.use_cached = True"
 

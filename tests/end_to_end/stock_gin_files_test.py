@@ -2,7 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
-from command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
+
+from tests.end_to_end.command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
 
 ADAPTERS = ["--gin_file=task_adapter.gin", "--gin_param=run.train_steps = 3"]
 ADAPTERS += ["--gin_param=mesh_train_dataset_fn.use_cached = True"]  # rendering takes longer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.testing import train_vocabulary, write_rows, write_templates
+from tests.helpers.testing import train_vocabulary, write_rows, write_templates
 
 WORDS = ("rain", "snow", "wind", "heat")
 PLACES = ("Oslo", "Lima", "Cairo", "Perth", "Quito", "Kyoto", "Turin", "Accra")

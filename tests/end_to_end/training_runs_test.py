@@ -4,7 +4,8 @@ import json
 import signal
 
 import pytest
-from command_lines import TRAIN
+
+from tests.end_to_end.command_lines import TRAIN
 
 
 def steps(count, *params):

@@ -1,6 +1,6 @@
 """Reports what changes in other packages' modules: by the patches, by imports of ours, by runs.
 
-    python watched_modules.py '{"train": ["--model_dir=...", ...], "score": [...]}'
+    python -m tests.end_to_end.watched_modules '{"train": ["--model_dir=...", ...], "score": [...]}'
     # {"gin": ["gin.resource_reader._parse_config_path"], ..., "imports": [], "train": []}
 
 The packages are imported as published, as far as they can be. What their modules hold is noted

@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.end_to_end.command_server import CommandServer, entry_points
 from tests.equality import snapshot
+from tests.helpers.command_server import CommandServer, entry_points
 
 ROOT = Path(__file__).resolve().parents[2]
 _TEXTS_OF_A_COMMAND = ("out", "err", "operative")
@@ -137,8 +137,7 @@ class Bench:
 
 
 def _environment(base: Path) -> dict[str, str]:
-    sys.path.insert(0, str(ROOT / "tests" / "offline"))
-    import offline
+    from tests.helpers.offline import offline
 
     dropped = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN", "COLUMNS", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}

@@ -10,7 +10,6 @@ import gzip
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,10 +62,8 @@ SCORED = (
 
 def lay_out_data(folder: Path, real_rows: Path | None) -> None:
     """Writes data/ and the vocabularies: made-up rows, and the first rows of real datasets."""
-    for place in ("end_to_end", "sources"):
-        sys.path.insert(0, str(ROOT / "tests" / place))
-    import tiny_recipes
-    import tiny_world
+    from tests.end_to_end import tiny_world
+    from tests.sources import tiny_recipes
 
     tiny_world.lay_out(folder)
     data = tiny_recipes.lay_out(folder / "data")

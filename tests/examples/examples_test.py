@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import small_data  # noqa: E402
+from tests.examples import small_data
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

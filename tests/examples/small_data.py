@@ -2,12 +2,10 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "sources"))
-import tiny_recipes  # noqa: E402
+from tests.sources import tiny_recipes  # noqa: E402
 
 TICKETS = ROOT / "examples" / "own_prompts" / "data"
 

@@ -5,13 +5,13 @@ import json
 
 import numpy as np
 import pytest
-import tiny_caches
 
 from t0.cli.main import main
 from t0.errors import UserError
 from t0.feeding import batch_examples, manifest
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
+from tests.feeding import tiny_caches
 
 ROWS, STEPS, FIRST = 4, 90, 5
 

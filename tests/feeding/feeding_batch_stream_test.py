@@ -6,7 +6,6 @@ import multiprocessing
 
 import numpy as np
 import pytest
-import tiny_caches
 
 from t0.compat import tf1 as tf
 from t0.errors import UserError
@@ -16,6 +15,7 @@ from t0.feeding.live import elements
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
 from t0.files import paths, write_whole
+from tests.feeding import tiny_caches
 
 ROWS, BEGAN, LAST = 4, 10, 33
 

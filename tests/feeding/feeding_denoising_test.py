@@ -8,10 +8,10 @@ import seqio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5.data import preprocessors as t5_preprocessors
-from tiny_texts import examples_of_t5, restored
 
 from t0.feeding import objectives, pretraining
 from t0.feeding.token_files import Ragged
+from tests.feeding.tiny_texts import examples_of_t5, restored
 
 TOP = 358
 SIZES = st.lists(st.integers(1, 90), min_size=1, max_size=12)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +22,8 @@ from t0.inference import cached_inputs, task_inputs
 from t0.tasks import default_vocabulary
 from t0.tasks.instruction_steps import join_what_fits
 from t0.tasks.instruction_tasks import instruction_tasks
-from tests.testing import train_vocabulary
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
-import tiny_recipes  # noqa: E402
+from tests.helpers.testing import train_vocabulary
+from tests.sources import tiny_recipes
 
 NAME = "sni_def_pos_2_neg_2"
 # All examples fit; some; none; not even the instance.

@@ -9,7 +9,6 @@ import types
 
 import numpy as np
 import pytest
-import tiny_caches
 
 from t0.compat import tf1 as tf
 from t0.errors import UserError
@@ -19,6 +18,7 @@ from t0.feeding.manifest import Start
 from t0.feeding.reading import CachedSource
 from t0.feeding.training_data import open_training_data
 from t0.files import tfrecord, write_whole
+from tests.feeding import tiny_caches
 
 ROWS = 4
 

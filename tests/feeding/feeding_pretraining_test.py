@@ -11,7 +11,6 @@ import seqio
 import t5.data.mixtures  # noqa: F401 (here, as what a test registers is taken back)
 import tensorflow.compat.v1 as tf
 from t5.data import preprocessors as t5_preprocessors
-from tiny_texts import documents, restored, train_vocabulary, write_documents
 
 from t0.config.specification import DataSpec
 from t0.errors import UserError
@@ -21,6 +20,7 @@ from t0.feeding.pretraining import PretrainingSource
 from t0.feeding.training_data import open_source
 from t0.sources.texts import FolderTexts
 from t0.tasks.recipe_tasks import pretraining_definitions
+from tests.feeding.tiny_texts import documents, restored, train_vocabulary, write_documents
 
 LENGTHS = {"inputs": 64, "targets": 20}
 TOP = 135  # 36 pieces and 100 sentinels

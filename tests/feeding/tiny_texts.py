@@ -9,7 +9,7 @@ import numpy as np
 import seqio
 import tensorflow.compat.v1 as tf
 
-from tests import testing
+from tests.helpers import testing
 
 WORDS = "the sun rain sad glad both day is this that wind we say yes no not it was good bad a"
 

@@ -8,8 +8,8 @@ import pytest
 
 from t0.files import paths, publishing
 from t0.files.object_facts import Facts
-from tests.buckets.faults import KilledAfter, Seeded, no_faults
-from tests.buckets.object_store import Bucket
+from tests.helpers.buckets.faults import KilledAfter, Seeded, no_faults
+from tests.helpers.buckets.object_store import Bucket
 
 FILES = {f"train.tfrecord-0000{n}-of-00003": b"%d" % n * 400 for n in range(3)}
 WHOLE = {f"cache/toy/{name}": content for name, content in (FILES | {"COMPLETED": b"{}\n"}).items()}

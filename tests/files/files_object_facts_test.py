@@ -4,7 +4,7 @@ import pytest
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from t0.files import object_facts
-from tests.buckets.object_store import READ, Bucket
+from tests.helpers.buckets.object_store import READ, Bucket
 
 
 def test_object_facts_of_a_file_size_and_checksum(tmp_path):

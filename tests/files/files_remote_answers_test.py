@@ -6,8 +6,8 @@ import pytest
 
 from t0.errors import UserError, remote_mistake
 from t0.files import paths
-from tests.buckets.faults import Once
-from tests.buckets.object_store import READ, WRITE, Bucket
+from tests.helpers.buckets.faults import Once
+from tests.helpers.buckets.object_store import READ, WRITE, Bucket
 
 FILE = "gs://b/m/x"
 

@@ -94,7 +94,6 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--targets", default="", help="names, separated by commas; all by default")
     args = parser.parse_args(argv)
-    sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
     from tests.fuzz.targets import TARGETS
 
     names = args.targets.split(",") if args.targets else list(TARGETS)

@@ -166,9 +166,8 @@ def caches(folder: Path) -> Callable[[st.DataObject], None]:
 
 def _checkpoints(kind: str) -> Callable[[Path], Callable]:
     def target(folder: Path) -> Callable[[st.DataObject], None]:
-        from tiny_checkpoints import V11, weights, write_mtf
-
         from t0.checkpoints import convert
+        from tests.checkpoints.tiny_checkpoints import V11, weights, write_mtf
 
         whole = write_mtf(folder / "mtf", weights(V11))
         whole = whole if Path(whole).is_dir() else folder / "mtf"

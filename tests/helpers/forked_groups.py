@@ -17,16 +17,16 @@ import tempfile
 import traceback
 from pathlib import Path
 
-import offline
 import pytest
 
-from tests.end_to_end.command_server import IMPORTED_FIRST
+from tests.helpers.command_server import IMPORTED_FIRST
+from tests.helpers.offline import offline
 
 # Folders whose files share what takes long to make (a trained model, a server of commands), and the
 # number of groups that their files form. Elsewhere each file is a group.
-GROUPS = {"end_to_end": 1, "examples": 1, "torch_engine": 4, "caching": 4}
+GROUPS = {"end_to_end": 1, "examples": 1, "torch": 4, "caching": 4}
 # Folders whose files take long start first, so that the processes end at about the same time.
-LONG = ("end_to_end", "torch_engine", "caching", "training", "rehearsal", "inference", "scoring")
+LONG = ("end_to_end", "torch", "caching", "training", "rehearsal", "inference", "scoring")
 
 
 def pytest_addoption(parser):

@@ -2,12 +2,19 @@
 
 import numpy as np
 import pytest
-from slow_search import EOS, SlowSearch
-from tiny_generation import INPUTS, LIMITS, ending_variables, make_generator, predict, tf
-from tiny_models import write_checkpoint
 
 from t0.errors import UserError
 from t0.inference.search import DecodingMethod
+from tests.inference.slow_search import EOS, SlowSearch
+from tests.inference.tiny_generation import (
+    INPUTS,
+    LIMITS,
+    ending_variables,
+    make_generator,
+    predict,
+    tf,
+)
+from tests.scoring.tiny_models import write_checkpoint
 
 METHODS = {
     "greedy": DecodingMethod(),

@@ -8,7 +8,6 @@ import seqio
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from word_predictions import Words
 
 from t0.errors import UserError
 from t0.inference import inputs, task_inputs
@@ -21,6 +20,7 @@ from t0.inference.inputs import (
     windows,
 )
 from t0.inference.search import DecodingMethod
+from tests.inference.word_predictions import Words
 
 
 def read(path, **kwargs):

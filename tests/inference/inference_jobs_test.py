@@ -2,11 +2,11 @@
 
 import gin
 import pytest
-from word_predictions import Words
 
 from t0.config import parse
 from t0.errors import UserError
 from t0.inference.jobs import InferenceSettings, make_jobs, make_t5_jobs, uses_own_inference
+from tests.inference.word_predictions import Words
 
 RUN = {"vocabulary": Words(), "sequence_length": {"inputs": 20, "targets": 24}, "batch_size": 8}
 

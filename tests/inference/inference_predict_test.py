@@ -5,12 +5,12 @@ import json
 import gin
 import numpy as np
 import pytest
-import tiny_models
-from tiny_generation import TWO_LAYERS, ending_variables
-from word_predictions import Backwards, Words, lines_of
 
 from t0.errors import UserError
 from t0.inference import predictions, text_decoder
+from tests.inference.tiny_generation import TWO_LAYERS, ending_variables
+from tests.inference.word_predictions import Backwards, Words, lines_of
+from tests.scoring import tiny_models
 
 LENGTHS = {"inputs": 20, "targets": 24}
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from slow_search import SlowSearch
 
 from t0 import compat
+from tests.inference.slow_search import SlowSearch
 
 compat.apply()
 

@@ -4,7 +4,8 @@
 """
 
 import numpy as np
-from numpy_t5 import NumpyT5
+
+from tests.scoring.numpy_t5 import NumpyT5
 
 EOS = 1
 

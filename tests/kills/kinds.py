@@ -13,12 +13,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-for _place in ("end_to_end", "checkpoints"):
-    sys.path.insert(0, str(ROOT / "tests" / _place))
+from tests.end_to_end.command_lines import EVALUATE, TRAIN
+from tests.helpers.command_server import entry_points
 
-from command_lines import EVALUATE, TRAIN  # noqa: E402
-from command_server import entry_points  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 ROWS = 4000
 
@@ -71,7 +69,7 @@ class World:
     """
 
     def __init__(self, folder: Path, run: Callable[[Kind], None]) -> None:
-        import tiny_world
+        from tests.end_to_end import tiny_world
 
         self.folder = folder
         self._run = run
@@ -136,7 +134,7 @@ def caching(world: World) -> Kind:
 
 def converting(world: World) -> Kind:
     """`t0 convert` from Mesh TensorFlow's format to Hugging Face's."""
-    from tiny_checkpoints import model_shape, weights, write_mtf
+    from tests.checkpoints.tiny_checkpoints import model_shape, weights, write_mtf
 
     source = world.folder / "mtf"
     if not source.exists():

@@ -7,12 +7,12 @@ what is summed and where is Mesh TensorFlow's own code in both.
 import gin
 import mesh_tensorflow as mtf
 import numpy as np
-import planning
 import pytest
 import tensorflow.compat.v1 as tf
 
 from t0.mesh import lowering
 from t0.rehearsal.virtual_pod import disable_graph_rewrites
+from tests.mesh import planning
 
 ALL = "batch:batch,d_ff:model,heads:model,vocab:model"
 CASES = {

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import planning
 import pytest
 
 from t0.errors import UserError
 from t0.mesh import formulas, lowering
 from t0.mesh.costs import costs_by_formulas, costs_by_lowering, model_shape
+from tests.mesh import planning
 
 
 def shape_of(model, vocabulary=32100, parallelism=1):

@@ -1,10 +1,10 @@
 """What is lowered: microbatches as one loop."""
 
-import planning
 import pytest
 
 from t0.mesh import lowering
 from t0.mesh.lowering import read_program
+from tests.mesh import planning
 
 
 @pytest.mark.slow

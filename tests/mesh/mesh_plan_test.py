@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import planning
 import pytest
 
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.plan import FITS, RECOMPUTES, parse_axes, plan_configured_run
 from t0.mesh.topology import SLICES
+from tests.mesh import planning
 
 GIN = Path(__file__).resolve().parents[2] / "gin"
 

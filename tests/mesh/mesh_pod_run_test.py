@@ -1,6 +1,5 @@
 """What gin says of a run on a slice; what cannot work is an error before anything is lowered."""
 
-import planning
 import pytest
 
 from t0.errors import UserError
@@ -8,6 +7,7 @@ from t0.mesh import costs, pod_run
 from t0.mesh.plan import plan_configured_run
 from t0.mesh.pod_run import divisors
 from t0.training import checkpointing  # noqa: F401  registers t0.adapter
+from tests.mesh import planning
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """The padding to a TPU's tiles: by hand, in a lowered program, and in the case that is known."""
 
-import planning
 import pytest
 from absl import flags
 
@@ -8,6 +7,7 @@ from t0.config import parse
 from t0.mesh import formulas, lowering
 from t0.mesh.costs import costs_by_formulas, model_shape
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, plan_configured_run
+from tests.mesh import planning
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-import planning
 import pytest
 
 from t0.config.bindings import bound
 from t0.mesh.topology import GENERATIONS, SLICES, device_assignment, topology
+from tests.mesh import planning
 
 GIN = Path(__file__).resolve().parents[2] / "gin"
 

@@ -1,12 +1,8 @@
 """The small world of planted overlaps, laid out once."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import planted  # noqa: E402
+from tests.overlap import planted
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
-import planted
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +21,8 @@ from t0.overlap.index import Index, scan, write_index
 from t0.overlap.outcome import longest_common
 from t0.overlap.training_texts import FileJob, RowsJob, TrainingTexts, add_listed
 from t0.overlap.words import split_words, word_list
-from tests.testing import train_vocabulary, write_dataset
+from tests.helpers.testing import train_vocabulary, write_dataset
+from tests.overlap import planted
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"

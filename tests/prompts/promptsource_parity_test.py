@@ -17,9 +17,9 @@ import jinja2
 import pytest
 import yaml
 from hypothesis import strategies as st
-from real_rows import ROWS
 
 from t0.prompts import CompiledTemplate, read_template_file, remove_hyphens, template_file_path
+from tests.helpers.real_rows import ROWS
 
 stock = pytest.importorskip("promptsource.templates")
 

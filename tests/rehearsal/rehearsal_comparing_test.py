@@ -3,7 +3,6 @@
 import contextlib
 
 import numpy as np
-import planning
 import pytest
 
 from t0.compat import simd_mesh_impl
@@ -13,6 +12,7 @@ from t0.rehearsal import comparing, one_device, virtual_cores, virtual_pod
 from t0.rehearsal.feeding import random_batches
 from t0.rehearsal.one_device import OneDevice
 from t0.rehearsal.virtual_pod import VirtualPod
+from tests.mesh import planning
 
 FLOAT32 = (
     "get_variable_dtype.activation_dtype = 'float32'",

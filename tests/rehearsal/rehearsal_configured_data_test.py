@@ -3,15 +3,15 @@
 import itertools
 import types
 
-import cached_letters
 import numpy as np
-import planning
 import pytest
 
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.rehearsal import feeding
 from t0.rehearsal.feeding import open_batches, other_batches
+from tests.helpers import cached_letters
+from tests.mesh import planning
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import contextlib
 
 import numpy as np
-import planning
 import pytest
 
 from t0.inference.generator import MeshGenerator
@@ -11,6 +10,7 @@ from t0.inference.search import EOS, DecodingMethod
 from t0.rehearsal.feeding import random_choices
 from t0.rehearsal.one_device import build_for_one_device
 from t0.rehearsal.virtual_pod import ReadingCores, VirtualPod, equal_on_cores
+from tests.mesh import planning
 
 FLOAT32 = (
     "get_variable_dtype.activation_dtype = 'float32'",

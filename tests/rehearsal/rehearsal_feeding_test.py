@@ -3,12 +3,12 @@
 import itertools
 
 import numpy as np
-import planning
 import pytest
 
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.rehearsal.feeding import open_batches, other_batches, random_batches, random_input
+from tests.mesh import planning
 
 
 def read(name):

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import planning
 import pytest
-from collective_groups import faults_of_groups, group_faults
 
 from t0.compat import simd_mesh_impl
 from t0.mesh.lowering import COLLECTIVES, lower, read_program
+from tests.mesh import planning
+from tests.rehearsal.collective_groups import faults_of_groups, group_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,8 +3,6 @@
 import contextlib
 import random
 
-import cached_letters
-import planning
 import pytest
 
 from t0.compat import seqio
@@ -13,6 +11,8 @@ from t0.feeding.batch_stream import stream_dataset
 from t0.rehearsal import feeding
 from t0.rehearsal.feeding import open_batches
 from t0.rehearsal.restarting import feed_with_restart, rehearse_restart
+from tests.helpers import cached_letters
+from tests.mesh import planning
 
 STEPS = 30
 

@@ -1,6 +1,5 @@
 """A run is made small without its mesh; a size that no macro sets is named."""
 
-import planning
 import pytest
 
 from t0.config.bindings import bound
@@ -8,6 +7,7 @@ from t0.errors import UserError
 from t0.mesh.lowering import build_model
 from t0.mesh.pod_run import model_dimensions
 from t0.rehearsal.rehearse import shrink
+from tests.mesh import planning
 
 
 def small(*params):

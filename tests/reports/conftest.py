@@ -4,9 +4,9 @@ import html
 import json
 
 import pytest
-from made_up_evaluations import Evaluation, recipes_decoded, two_models, write_metrics
 
 from t0.reports import report, write_report
+from tests.reports.made_up_evaluations import Evaluation, recipes_decoded, two_models, write_metrics
 
 
 @pytest.fixture

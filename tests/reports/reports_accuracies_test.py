@@ -3,12 +3,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
 from t0.reports import accuracies, read_report, read_runs
 from t0.reports.diagnosis import diagnose
 from t0.reports.example_scores import ExampleScores
+from tests.reports.made_up_evaluations import example_line, random_lines
 
 
 def scores(correct, idx=None, gold=None, choices=2, texts=None, documents=None):

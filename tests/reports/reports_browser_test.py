@@ -12,9 +12,9 @@ import shutil
 import subprocess
 
 import pytest
-from made_up_evaluations import Evaluation, random_lines
 
 from t0.reports import report, write_report
+from tests.reports.made_up_evaluations import Evaluation, random_lines
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 

@@ -5,13 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from made_up_evaluations import example_line
 from sklearn import metrics as sklearn_metrics
 
 from t0.absent_classes import warn_of_absent_classes
 from t0.cli import main as t0_main
 from t0.reports import read_report
 from t0.reports.diagnosis import CLASS_MEANS, average_classes, measure_classes
+from tests.reports.made_up_evaluations import example_line
 
 KINDS = ["billing", "technical", "other"]
 

@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from made_up_evaluations import example_line, write_overlap
 
 from t0.errors import UserError
 from t0.reports import read_report
 from t0.reports.clean_examples import clean_rows, read_overlap
 from t0.reports.evaluations import read_runs
+from tests.reports.made_up_evaluations import example_line, write_overlap
 
 TASK = "super_glue_rte_{}_score_eval"
 PROMPTS = ("can_we_infer", "should_assume")

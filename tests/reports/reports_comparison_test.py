@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from made_up_evaluations import example_line, random_lines
 from scipy import stats
 
 from t0.errors import UserError
@@ -12,6 +11,7 @@ from t0.reports.accuracies import crossed_gap
 from t0.reports.comparison import legend_lines, tied_letters
 from t0.reports.named_runs import notes_on, read_named_runs
 from t0.reports.statistics import RANDOM
+from tests.reports.made_up_evaluations import example_line, random_lines
 
 
 def compare(words, **options):

@@ -1,10 +1,10 @@
 import pytest
-from made_up_evaluations import random_lines, recipes_decoded
 
 from t0.reports import read_report, read_runs, write_report
 from t0.reports.evaluation_plots import boxed_runs, draw_references, metric_panels
 from t0.reports.evaluation_tables import decoded_results
 from t0.reports.plots import new_figure
+from tests.reports.made_up_evaluations import random_lines, recipes_decoded
 
 
 def test_plot_of_many_checkpoints_shows_the_last_of_each_series(evaluation):

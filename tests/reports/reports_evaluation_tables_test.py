@@ -2,8 +2,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_evaluations import SIGNATURE, change, example_line, random_lines, recipes_decoded
-from parsed_pages import table_texts
 
 from t0.reports import read_named_runs, read_report, write_report
 from t0.reports.evaluation_tables import decoded_results, group_table
@@ -14,6 +12,14 @@ from t0.reports.held_out import (
     published_means,
 )
 from t0.reports.tables import MARK
+from tests.reports.made_up_evaluations import (
+    SIGNATURE,
+    change,
+    example_line,
+    random_lines,
+    recipes_decoded,
+)
+from tests.reports.parsed_pages import table_texts
 
 
 def test_summary_rows_equal_independent_computation(two_runs):

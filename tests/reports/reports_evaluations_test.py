@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from made_up_evaluations import SIGNATURE, Decoded, change, example_line
 
 from t0.errors import UserError
 from t0.reports.evaluations import read_predictions, read_runs
 from t0.reports.result_files import find_results
 from t0.reports.training_curves import read_curves
+from tests.reports.made_up_evaluations import SIGNATURE, Decoded, change, example_line
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ import json
 import math
 
 import pytest
-from made_up_evaluations import example_line
 
 from t0.errors import UserError
 from t0.reports.example_scores import read_scores
+from tests.reports.made_up_evaluations import example_line
 
 
 def write_scores(path, *lines):

@@ -4,9 +4,9 @@ import csv
 import json
 
 import pytest
-from made_up_evaluations import Decoded, example_line
 
 from t0.cli import main as t0_main
+from tests.reports.made_up_evaluations import Decoded, example_line
 
 KINDS = ["billing", "other"]
 

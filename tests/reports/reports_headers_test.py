@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from made_up_evaluations import Decoded, Evaluation, random_lines, write_overlap
 
 from t0 import reports
+from tests.reports.made_up_evaluations import Decoded, Evaluation, random_lines, write_overlap
 
 MODULES = [reports, *(
     importlib.import_module(f"t0.reports.{module.name}")

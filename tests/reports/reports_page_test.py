@@ -2,10 +2,10 @@ import json
 import re
 
 import pytest
-from made_up_evaluations import random_lines
-from parsed_pages import parsed, table_texts
 
 from t0.reports import report, write_report
+from tests.reports.made_up_evaluations import random_lines
+from tests.reports.parsed_pages import parsed, table_texts
 
 
 def test_report_page_needs_no_network(drawn):

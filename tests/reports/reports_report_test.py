@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_evaluations import SIGNATURE, random_lines, recipes_decoded
 from PIL import Image
 
 from t0.cli import main as t0_main
@@ -16,6 +15,7 @@ from t0.files.publishing import unfinished_tag
 from t0.reports import report, write_report
 from t0.reports.evaluation_plots import MOST_PANELS
 from t0.reports.evaluations import read_runs
+from tests.reports.made_up_evaluations import SIGNATURE, random_lines, recipes_decoded
 
 
 def test_report_writes_csv_json_and_plots(drawn):

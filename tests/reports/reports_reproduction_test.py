@@ -1,10 +1,10 @@
 """T0's table: a run's means beside the published values."""
 
 import pytest
-from made_up_evaluations import example_line
 
 from t0.reports import read_runs
 from t0.reports.held_out import reproduction, reproduction_table
+from tests.reports.made_up_evaluations import example_line
 
 
 def lines_of(share, count=200):

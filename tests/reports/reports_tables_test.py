@@ -6,10 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from made_up_evaluations import SIGNATURE, change
 
 from t0.reports import read_report, tables, write_report
 from t0.reports.evaluations import read_runs
+from tests.reports.made_up_evaluations import SIGNATURE, change
 
 
 @pytest.mark.parametrize("name", ["nan", "null"])

@@ -10,14 +10,14 @@ import os
 import re
 
 import pytest
-from made_up_evaluations import Decoded, Evaluation, example_line
-from parsed_pages import parsed
 
 from t0.cli import main as t0_main
 from t0.errors import UserError, printable
 from t0.files.untrusted import DEEPEST
 from t0.reports import read_runs, write_report
 from t0.reports.result_files import parsed_json
+from tests.reports.made_up_evaluations import Decoded, Evaluation, example_line
+from tests.reports.parsed_pages import parsed
 
 EVIL = "</script><img src=x onerror=alert(1)>&\"'"
 # What a terminal obeys, half of a surrogate pair, and what XML cannot hold.

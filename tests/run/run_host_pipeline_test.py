@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 
-import cached_letters
 import gin
 import numpy as np
 import pytest
@@ -23,7 +22,8 @@ from t0.errors import UserError
 from t0.feeding import host_graphs
 from t0.run import preflight
 from t0.training import estimator
-from tests.testing import train_vocabulary
+from tests.helpers import cached_letters
+from tests.helpers.testing import train_vocabulary
 
 LENGTHS = {"inputs": 16, "targets": 8}
 SETTINGS = [

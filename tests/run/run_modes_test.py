@@ -5,7 +5,6 @@ import types
 
 import numpy as np
 import pytest
-from tiny_checkpoints import write_mtf
 
 from t0.compat import gin, mesh_utils
 from t0.config.flags import GIN_MODES
@@ -14,6 +13,7 @@ from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_pr
 from t0.prompts.templates import Template
 from t0.run import arguments, modes
 from t0.run.modes import ConfiguredRun
+from tests.checkpoints.tiny_checkpoints import write_mtf
 
 LENGTHS = {"inputs": 64, "targets": 8}
 PLACES = dict.fromkeys(("tpu_job_name", "tpu", "gcp_project", "tpu_zone"))

@@ -1,13 +1,13 @@
 """A stream has the batches of its run, also after the run has begun."""
 
 import pytest
-import tiny_caches
 
 from t0.errors import UserError
 from t0.feeding import batch_stream, manifest
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
 from t0.run import stream_writing
+from tests.feeding import tiny_caches
 
 ROWS = 4
 

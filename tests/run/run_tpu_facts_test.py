@@ -1,10 +1,10 @@
 """Facts about a TPU, from an imitated metadata server and TPU API on this machine."""
 
-import imitated_google
 import pytest
 
 from t0.run import tpu_checks
 from t0.run.tpu_checks import Machine
+from tests.run import imitated_google
 
 
 @pytest.fixture

@@ -6,8 +6,6 @@ import gin
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_caches
-import tiny_training as tiny
 
 from t0.config import parse
 from t0.errors import UserError
@@ -15,6 +13,8 @@ from t0.feeding import manifest
 from t0.feeding.manifest import Manifest, Start
 from t0.run import train_steps
 from t0.training.model_directory import ESTIMATOR_FILE
+from tests.feeding import tiny_caches
+from tests.training import tiny_training as tiny
 
 PARAMS = [
     "run.train_dataset_fn = @made_up_for_steps",

@@ -4,16 +4,6 @@ import contextlib
 import types
 
 import pytest
-from tiny_checkpoints import (
-    BFLOAT16,
-    V11,
-    loaded,
-    model_shape,
-    train_pieces,
-    weights,
-    with_sentinels,
-    write_mtf,
-)
 
 from t0 import compat
 from t0.checkpoints import ConversionOptions, checkpoint_files, convert
@@ -23,7 +13,17 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.run import modes
 from t0.run import weights as command
-from tests import testing
+from tests.checkpoints.tiny_checkpoints import (
+    BFLOAT16,
+    V11,
+    loaded,
+    model_shape,
+    train_pieces,
+    weights,
+    with_sentinels,
+    write_mtf,
+)
+from tests.helpers import testing
 
 SIZES = [
     *(f"{name} = {getattr(V11, name)}" for name in ("d_model", "d_ff", "d_kv")),

@@ -11,10 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scoring_runs import dataset, evaluate, make_records
-from tiny_models import random_variables, write_checkpoint
-
 from t0.scoring import results
+from tests.scoring.scoring_runs import dataset, evaluate, make_records
+from tests.scoring.tiny_models import random_variables, write_checkpoint
 
 STEPS = (7, 9)
 TASKS = ("first", "second", "third")

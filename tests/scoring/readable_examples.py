@@ -7,7 +7,8 @@ hardly tell apart, so choices that differ in them alone differ by a fraction of 
 import zlib
 
 import numpy as np
-from tiny_models import VOCABULARY
+
+from tests.scoring.tiny_models import VOCABULARY
 
 EOS = 1
 TWINS = {"sofa": VOCABULARY - 2, "couch": VOCABULARY - 1}

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from made_up_ranking import STEPS, Decoder, contents, evaluate, interrupted_at_write
 
 from t0.errors import UserError
 from t0.scoring import rank_metrics, ranking
 from t0.scoring.merging import merge
+from tests.scoring.made_up_ranking import STEPS, Decoder, contents, evaluate, interrupted_at_write
 
 # The third task has an input for each choice.
 TASKS = ("first", "second")

@@ -6,9 +6,18 @@ import json
 
 import numpy as np
 import pytest
-from scoring_runs import LIMITS, SIGNATURE, by_hand, dataset, evaluate, make_records, read_scores
 from t5.evaluation.metrics import rank_classification
-from tiny_models import random_variables, write_checkpoint
+
+from tests.scoring.scoring_runs import (
+    LIMITS,
+    SIGNATURE,
+    by_hand,
+    dataset,
+    evaluate,
+    make_records,
+    read_scores,
+)
+from tests.scoring.tiny_models import random_variables, write_checkpoint
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset

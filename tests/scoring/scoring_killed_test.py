@@ -4,21 +4,17 @@ import json
 import os
 import shutil
 import signal
-import sys
-from pathlib import Path
 
-import killed_evaluation
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
-from command_server import ROOT, CommandServer  # noqa: E402
+from tests.helpers.command_server import CommandServer
+from tests.scoring import killed_evaluation
 
 
 @pytest.fixture(scope="module")
 def commands():
     """A process that has imported TensorFlow, and forks for each evaluation that is killed."""
-    path = f"{Path(__file__).parent}:{ROOT}:{os.environ.get('PYTHONPATH', '')}"
-    server = CommandServer({**os.environ, "PYTHONPATH": path}, ["killed_evaluation"])
+    server = CommandServer(dict(os.environ), [killed_evaluation.__name__])
     yield server
     server.close()
 
@@ -67,7 +63,7 @@ def test_resume_of_killed_rank_evaluation(
     killed_evaluation.write_checkpoints(tmp_path)
     done = commands.run(
         *(str(tmp_path), str(write), str(line)),
-        program="killed_evaluation:main",
+        program=f"{killed_evaluation.__name__}:main",
         environment={"TMPDIR": temporary},
     )
     assert done.status == -signal.SIGKILL, done.err

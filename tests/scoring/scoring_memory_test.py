@@ -1,21 +1,19 @@
 """Ten times the examples take no more memory: a whole evaluation, as the system sees it."""
 
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import streamed_evaluation
+
+from tests.helpers.command_server import ROOT
+from tests.scoring import streamed_evaluation
 
 
 def peak_bytes(model_dir, examples):
-    folder = Path(streamed_evaluation.__file__).parent
     done = subprocess.run(
-        [sys.executable, streamed_evaluation.__file__, model_dir, str(examples)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"},
+        [sys.executable, "-m", streamed_evaluation.__name__, model_dir, str(examples)],
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )

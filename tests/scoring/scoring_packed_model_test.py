@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tiny_models import bind, build, make_scorer, random_variables, write_checkpoint
 
 from t0.compat import mtf, transformer_layers
 from t0.scoring import scorer as scorer_module
 from t0.scoring.batching import PackedShape
 from t0.scoring.scorer import pack_attention
+from tests.scoring.tiny_models import bind, build, make_scorer, random_variables, write_checkpoint
 
 
 def ragged(many, choices, seed=0):

@@ -8,12 +8,12 @@ import re
 
 import numpy as np
 import pytest
-import readable_examples
-from numpy_t5 import NumpyT5
-from scoring_runs import dataset, evaluate, read_scores
-from tiny_models import make_scorer, random_variables, write_checkpoint
 
 from t0.scoring import scorer as scorer_module
+from tests.scoring import readable_examples
+from tests.scoring.numpy_t5 import NumpyT5
+from tests.scoring.scoring_runs import dataset, evaluate, read_scores
+from tests.scoring.tiny_models import make_scorer, random_variables, write_checkpoint
 
 LIMITS = {"inputs": 80, "targets": 20}
 

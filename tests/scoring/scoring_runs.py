@@ -6,10 +6,11 @@ import json
 import gin
 import numpy as np
 import pytest
-from numpy_t5 import NumpyT5
 from t5.data import postprocessors
 from t5.evaluation.metrics import rank_classification
-from tiny_models import LAYOUT, MODEL, VOCABULARY, bind
+
+from tests.scoring.numpy_t5 import NumpyT5
+from tests.scoring.tiny_models import LAYOUT, MODEL, VOCABULARY, bind
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset

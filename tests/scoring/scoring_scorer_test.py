@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy_t5 import NumpyT5
-from tiny_models import make_scorer, padded, random_variables, write_checkpoint
 
 from t0.errors import UserError
 from t0.scoring.mesh_model import find_unused_weights
+from tests.scoring.numpy_t5 import NumpyT5
+from tests.scoring.tiny_models import make_scorer, padded, random_variables, write_checkpoint
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]

@@ -4,12 +4,12 @@ import json
 import shutil
 
 import pytest
-from made_up_ranking import STEPS, TASKS, contents, evaluate, interrupted_at_write
 
 from t0.errors import UserError
 from t0.scoring.batching import BatchShard
 from t0.scoring.merging import merge
 from t0.scoring.ranking import RankEvaluationSettings
+from tests.scoring.made_up_ranking import STEPS, TASKS, contents, evaluate, interrupted_at_write
 
 SHARDS = 3
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from tiny_models import (
+
+from tests.scoring.tiny_models import (
     D_FF,
     D_KV,
     D_MODEL,

@@ -1,6 +1,6 @@
 """A process that evaluates a task of so many examples, and prints its peak memory in KiB.
 
-python streamed_evaluation.py MODEL_DIR EXAMPLES
+python -m tests.scoring.streamed_evaluation MODEL_DIR EXAMPLES
 """
 
 import resource
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import scoring_runs
 from t5.evaluation.metrics import rank_classification
-from tiny_models import random_variables, write_checkpoint
+
+from tests.scoring import scoring_runs
+from tests.scoring.tiny_models import random_variables, write_checkpoint
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset

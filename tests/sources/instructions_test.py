@@ -1,10 +1,10 @@
 """Super-NaturalInstructions' folder: what is read of it, what is chosen, what is refused."""
 
 import pytest
-from tiny_recipes import instances, lay_out_sni, sni_task, write_sni
 
 from t0.errors import UserError
 from t0.sources.instructions import TEST_INSTANCES, Demonstration, choose, read_task, split_files
+from tests.sources.tiny_recipes import instances, lay_out_sni, sni_task, write_sni
 
 ENGLISH = {"languages": ("English",), "seed": 0}
 

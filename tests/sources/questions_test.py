@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from tiny_recipes import NESTED_SQUAD, SQUAD_ROW, UNANSWERABLE_ROW, write_lines
 
 from t0.errors import UserError
 from t0.sources.questions import Question, count_questions, question_splits, read_questions
+from tests.sources.tiny_recipes import NESTED_SQUAD, SQUAD_ROW, UNANSWERABLE_ROW, write_lines
 
 WHOLE = [
     Question("q1", "Where does it rain?", "In Oslo it rains.", ("Oslo", "in Oslo")),

@@ -4,9 +4,9 @@ import gzip
 import json
 
 import pytest
-from real_rows import COPIES, ROWS, SAMPLES
 
 from t0.sources import available_splits, features, hidden_label, open_split, split_sizes
+from tests.helpers.real_rows import COPIES, ROWS, SAMPLES
 
 FILES = sorted(ROWS.glob("*/*/*.jsonl.gz"))
 HIDDEN = {("piqa", "test"), ("winogrande", "test"), ("common_gen", "test"), ("super_glue", "test")}

@@ -1,11 +1,11 @@
 """Sentences in two languages, as the hub has them and as columns."""
 
 import pytest
-from tiny_recipes import PAIRS, write_lines
 
 from t0.errors import UserError
 from t0.sources.folders import SplitFile, folder_splits
 from t0.sources.questions import count_pairs, languages, read_pairs
+from tests.sources.tiny_recipes import PAIRS, write_lines
 
 
 def found(folder, rows):

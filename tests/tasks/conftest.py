@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
-from moods import MOODS, ROWS
-from task_vocabularies import train_model
 
-from tests.testing import with_sentinels
+from tests.helpers.testing import with_sentinels
+from tests.tasks.moods import MOODS, ROWS
+from tests.tasks.task_vocabularies import train_model
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,9 @@ import itertools
 
 import numpy as np
 import pytest
-import real_rows
 import seqio
 import tensorflow as tf
 import yaml
-from moods import MOODS, ROWS
 from t5.data.preprocessors import rank_classification
 
 from t0.catalogue import task_name
@@ -17,6 +15,8 @@ from t0.errors import UserError
 from t0.sources import open_split
 from t0.tasks import PromptedSource, PromptedTask, default_vocabulary, task_definitions
 from t0.tasks.prompted_tasks import expand_choices
+from tests.helpers import real_rows
+from tests.tasks.moods import MOODS, ROWS
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The recipes' tasks: what SeqIO gives of them, from folders to token ids."""
 
 import json
-import sys
 from pathlib import Path
 
 import gin
@@ -34,9 +33,7 @@ from t0.tasks.recipe_tasks import (
     question_task,
     translation_task,
 )
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sources"))
-import tiny_recipes  # noqa: E402
+from tests.sources import tiny_recipes
 
 SLOW = pytest.mark.slow
 LENGTHS = {"inputs": 200, "targets": 20}

@@ -23,7 +23,7 @@ from t0.tasks.vocabulary import (
     set_vocabulary,
     vocabulary_path,
 )
-from tests import testing
+from tests.helpers import testing
 
 T5_MODEL = Path(__file__).parents[3] / "shared" / "vocab" / "t5.spiece.model"
 TEXTS = [

@@ -1,14 +1,10 @@
 """Every test of training starts and ends without gin bindings."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from t0 import compat
 
 compat.apply()
-sys.path.append(str(Path(__file__).resolve().parents[1] / "feeding"))  # for tiny_caches.py
 
 from t0.rehearsal.virtual_pod import disable_graph_rewrites  # noqa: E402
 from t0.training import loop  # noqa: E402

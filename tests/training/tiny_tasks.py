@@ -3,7 +3,8 @@
 import numpy as np
 import seqio
 import tensorflow as tf
-import tiny_training as tiny
+
+from tests.training import tiny_training as tiny
 
 COUNT = 11
 IDS = seqio.PassThroughVocabulary(size=60, eos_id=1)

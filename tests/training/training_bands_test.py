@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
+
+from tests.training import tiny_training as tiny
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -24,7 +25,7 @@ from t0.config.bindings import bound  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.run import configure  # noqa: E402
 from t0.torch import __main__ as torch_engine  # noqa: E402
-from tests import testing  # noqa: E402
+from tests.helpers import testing  # noqa: E402
 
 configure.register()
 

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-import tiny_training as tiny
 
 from t0.files import paths
 from t0.files.any_path import any_path
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
-from tests.testing import Killed
+from tests.helpers.testing import Killed
+from tests.training import tiny_training as tiny
 
 
 def run(folder, steps):

@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 import pytest
-import tiny_training as tiny
 
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError
 from t0.training.checkpointing import Checkpoints, Keep
-from tests.buckets.faults import KilledAfter, no_faults
-from tests.buckets.object_store import Bucket
+from tests.helpers.buckets.faults import KilledAfter, no_faults
+from tests.helpers.buckets.object_store import Bucket
+from tests.training import tiny_training as tiny
 
 MODEL = "gs://b/model"
 ENDINGS = (".index", ".data-00000-of-00001", ".resume.npz")

@@ -5,7 +5,6 @@ import gin
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -15,7 +14,8 @@ from t0.errors import UserError
 from t0.training import checkpointing, model_directory, resume_file
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.model_directory import select_retained_steps
-from tests.testing import Killed
+from tests.helpers.testing import Killed
+from tests.training import tiny_training as tiny
 
 ALL = Keep()
 RESUME = {"began": 0, "seed": 0, "position": None}

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_caches
 
 from t0.errors import UserError
 from t0.feeding import batch_stream, manifest
@@ -18,6 +17,7 @@ from t0.run.train_steps import plan_steps
 from t0.training import estimator
 from t0.training.estimator import TrainingHook
 from t0.training.model_directory import ESTIMATOR_FILE
+from tests.feeding import tiny_caches
 
 VARIABLES = {"w": 4.0}
 

@@ -3,14 +3,14 @@
 import gin
 import numpy as np
 import pytest
-import tiny_tasks
-import tiny_training as tiny
 
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import evaluation
 from t0.training.evaluation import ModelInTraining
+from tests.training import tiny_tasks
+from tests.training import tiny_training as tiny
 
 tiny_tasks.register()
 

@@ -1,20 +1,24 @@
 """The export of a finished run, on a checkpoint and a configuration made by hand."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "checkpoints"))
-from tiny_checkpoints import bits, loaded, model_shape, slots, train_pieces, weights, write_mtf  # noqa: E402
-
-from t0.compat import gin  # noqa: E402
-from t0.errors import UserError  # noqa: E402
-from t0.training import export  # noqa: E402
-from tests.testing import train_vocabulary  # noqa: E402
+from t0.compat import gin
+from t0.errors import UserError
+from t0.training import export
+from tests.checkpoints.tiny_checkpoints import (
+    bits,
+    loaded,
+    model_shape,
+    slots,
+    train_pieces,
+    weights,
+    write_mtf,
+)
+from tests.helpers.testing import train_vocabulary
+from tests.training import tiny_training as tiny
 
 MODEL = model_shape(
     d_model=8, d_ff=16, inner=8, heads=2, encoder_layers=1, decoder_layers=1, vocabulary=256

@@ -3,13 +3,13 @@ import functools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 from mesh_tensorflow.transformer import utils as mesh_utils
 
 from t0.mesh import fused
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops
 from t0.training import graph as training_graph
+from tests.training import tiny_training as tiny
 
 
 def mesh_graph(settings, features):

@@ -9,8 +9,6 @@ import signal
 import gin
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_tasks
-import tiny_training as tiny
 from gin import config as gin_config
 
 from t0.checkpoints import checkpoint_files
@@ -20,7 +18,9 @@ from t0.training import evaluation, loop, recorder, resume_file, stepping
 from t0.training.checkpointing import patterns_of_new_layers
 from t0.training.loop import LoopOptions, train
 from t0.training.recorder import Recorder
-from tests.testing import Killed
+from tests.helpers.testing import Killed
+from tests.training import tiny_tasks
+from tests.training import tiny_training as tiny
 
 # Fields of the run that its graph does not depend on.
 NOT_IN_GRAPH = (

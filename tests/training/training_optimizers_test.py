@@ -4,10 +4,10 @@ import mesh_tensorflow as mtf
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import optimizers
+from tests.training import tiny_training as tiny
 
 
 def stepped(make, weights, gradients):

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.rehearsal.virtual_pod import disable_graph_rewrites
 from t0.training import loop
 from t0.training.graph import build
+from tests.training import tiny_training as tiny
 
 SIZES = ("d_model = 64", "d_ff = 160", "d_kv = 16", "num_heads = 4", "num_layers = 2")
 

@@ -7,8 +7,6 @@ import time
 import types
 
 import pytest
-import tiny_caches
-import tiny_training as tiny
 
 from t0.config.specification import read_plain
 from t0.errors import UserError
@@ -27,6 +25,8 @@ from t0.training.stepping import (
     TimeLimit,
     watched_signals,
 )
+from tests.feeding import tiny_caches
+from tests.training import tiny_training as tiny
 
 ROWS = 4
 

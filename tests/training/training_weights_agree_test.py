@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-import tiny_training as tiny
 
 from t0.cli.main import main
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.feeding.training_data import open_training_data
 from t0.files import tf_examples, tfrecord
 from t0.training.loop import LoopOptions, train
+from tests.training import tiny_training as tiny
 
 RECORDS, STEPS, ROWS = 40, 40, 4
 RARE = {50: 3, 51: 12, 52: 21, 53: 30, 54: 39}  # token -> the only record that has it

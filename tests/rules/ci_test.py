@@ -1,0 +1,96 @@
+"""What runs the checks elsewhere names what exists: .ci/run, the Dockerfile, GitHub's workflow."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+SCRIPTS = (".ci/run", ".ci/image")
+
+
+def run(*words):
+    return subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def sections():
+    return run("bash", ".ci/run", "--list").stdout.split()
+
+
+def steps(workflow):
+    """The words of the commands of a workflow, with the values of its matrix put in."""
+    for job in yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"].values():
+        matrix = job.get("strategy", {}).get("matrix", {})
+        [(name, values)] = matrix.items() or [("", [""])]
+        for step in job["steps"]:
+            for value in values if "run" in step else ():
+                yield step["run"].replace("${{ matrix." + name + " }}", value).split()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_ci_scripts_parse_and_name_existing_files(script):
+    assert run("bash", "-n", script).returncode == 0
+    text = (ROOT / script).read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w/$}])((?:tests|docs|\.ci|bin)/[\w./-]*\w)", text))
+    assert named and not [path for path in named if not (ROOT / path).exists()]
+
+
+def test_ci_unknown_section_is_refused_before_anything_runs():
+    refused = run("bash", ".ci/run", "styles")
+    assert refused.returncode == 2
+    assert "no section styles; there are: style docs" in refused.stderr
+
+
+def test_ci_sections_have_their_minutes_in_contributing():
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| section ")[2]
+    named = re.findall(r"^ *\| `([\w.-]+)`", table, re.MULTILINE)
+    assert named == sections()
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_ci_workflows_run_existing_files(workflow):
+    for words in steps(workflow):
+        assert words[0] in ("bash", "docker", "gh"), words
+        if words[0] == "bash":
+            assert (ROOT / words[1]).exists(), words
+    paths = re.findall(r"^ +(\S+\.lock)$", workflow.read_text(encoding="utf-8"), re.MULTILINE)
+    assert paths and all(list(ROOT.glob(path)) for path in paths)
+
+
+def test_ci_workflow_runs_every_section_once():
+    [checks] = [path for path in WORKFLOWS if path.name == "checks.yml"]
+    ran = [words[2:] for words in steps(checks) if words[:2] == ["bash", ".ci/run"]]
+    assert sorted(sum(ran, [])) == sorted(sections())
+
+
+def test_docker_image_is_made_by_scripts_of_the_tree():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    told = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+    [folder] = re.findall(r"^COPY \. (\S+)$", told, re.MULTILINE)
+    named = re.findall(rf"{folder}/([\w./-]+)", told)
+    assert ".ci/image" in named
+    # .venv is what .ci/image makes there.
+    assert all((ROOT / path).exists() for path in named if not path.startswith(".venv/"))
+    [python] = re.findall(r"^FROM python:(3\.\d+)-", told, re.MULTILINE)
+    assert (ROOT / "requirements.lock").read_text().partition("Python ")[2].startswith(python)
+
+
+def test_docker_image_includes_all_tracked_files():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("this is not a clone")
+    out = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    patterns = [
+        re.compile(re.escape(name.removeprefix("**/")).replace(r"\*", "[^/]*")) for name in out
+    ]
+    lost = [
+        path
+        for path in listed.stdout.split("\n")
+        if any(p.fullmatch(part) for p in patterns for part in Path(path).parts)
+    ]
+    assert not lost
