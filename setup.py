@@ -33,9 +33,9 @@ NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
 FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
 # As in .ci/transformers.lock, which is not in a source distribution; a test compares them.
 TORCH = "torch==2.13.0"
-TEST_TOOLS = ("hypothesis", "pytest", "pytest-xdist", "ruff")
+TEST_TOOLS = ("hypothesis", "pytest", "ruff")
 # The test tools, their own dependencies, and a package that pip refuses.
-LEFT_OUT = (*TEST_TOOLS, "execnet", "iniconfig", "pluggy", "sortedcontainers", "promptsource")
+LEFT_OUT = (*TEST_TOOLS, "iniconfig", "pluggy", "sortedcontainers", "promptsource")
 
 
 def version() -> str:

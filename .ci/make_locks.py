@@ -37,6 +37,10 @@ HF_LOCKS = {"3.11": "requirements-hf.lock", "3.10": "requirements-hf-3.10.lock"}
 # Packages that a lock leaves out: torch has other files, and other hashes, for the CPU and for each
 # CUDA, and pip accepts no file without a hash if others have hashes.
 OWN_BUILDS = ("torch",)
+# The packages that tests compare with. Without hashes, because torch is one of them.
+COMPARED = (".ci/transformers.in", ".ci/transformers.lock")
+# Packages that only a build of torch for CUDA requires.
+OF_CUDA = ("nvidia-", "cuda-", "triton")
 PLATFORM = "x86_64-manylinux_2_28"
 # Packages that T5 requires and this project does not need: nightly builds, whose releases are
 # locked instead, and transformers, for a PyTorch model that is never used here.
@@ -133,6 +137,19 @@ def resolve_additional(
     return _lock_pins(python, pinned)
 
 
+def resolve_compared(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
+    """Returns the pins of the packages that tests compare with, without those of the base lock."""
+    source, lock = (ROOT / name for name in COMPARED)
+    pinned, base = scratch / "pins.txt", scratch / "base.txt"
+    _write_pins(pinned, lock)
+    _write_pins(base, ROOT / LOCKS[python])
+    upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
+    _uv(python, source, pinned, "--constraint", str(base), *upgraded)
+    base_pins = pins(base.read_text(encoding="utf-8"))
+    resolved = pins(pinned.read_text(encoding="utf-8"))
+    return [pin for pin in resolved if pin not in base_pins and not pin.startswith(OF_CUDA)]
+
+
 def merge_locks(locks: Iterable[Sequence[str]]) -> list[str]:
     r"""Merges locks with the same pins; each pin gets the hashes of all locks.
 
@@ -198,6 +215,7 @@ def main() -> None:
         for python, name in HF_LOCKS.items():
             lines = resolve_additional(python, HF_SOURCE, name, LOCKS[python], upgrades, scratch)
             write(name, lines, HF_SOURCE, python)
+        write(COMPARED[1], resolve_compared("3.11", upgrades, scratch), COMPARED[0], "3.11")
         for python in LOCKS:
             _uv(python, ROOT / "setup.py", scratch / "wheel.txt", "--extra", "tpu")
             print(f"Python {python}: the wheel's dependencies can be resolved")

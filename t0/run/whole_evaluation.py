@@ -189,10 +189,8 @@ def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = 
       tokens: the maximum number of tokens per sequence.
       most: the maximum number of tokens per batch; None for this machine's default.
     """
-    if engine == "torch":
-        gpus = int(torch_evaluation.uses_gpu(device))
-    else:
-        gpus = len(devices.visible_gpus())
+    on_torch = engine == "torch"
+    gpus = int(torch_evaluation.uses_gpu(device)) if on_torch else len(devices.visible_gpus())
     most = most or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
     each = max(1, gpus)
     return max(1, most // tokens // each) * each

@@ -1,6 +1,6 @@
 """Runs SeqIO's own caching on the DirectRunner.
 
-    python -m tests.caching.stock_caching OUT BASE_SEED TASK...
+python -m tests.caching.stock_caching OUT BASE_SEED TASK...
 """
 
 import importlib.util

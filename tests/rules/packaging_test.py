@@ -93,8 +93,8 @@ def test_dependencies_are_pinned_as_in_the_lock_file(python):
     assert "seqio" not in base
     assert "promptsource" not in base
     missing = lock.keys() - base.keys() - {"seqio", "promptsource"}
-    of_tests = {"pytest", "pytest-xdist", "hypothesis", "ruff"}
-    of_tests |= {"execnet", "iniconfig", "pluggy", "sortedcontainers"}
+    of_tests = {"pytest", "hypothesis", "ruff"}
+    of_tests |= {"iniconfig", "pluggy", "sortedcontainers"}
     assert missing == of_tests
     assert all(base[name] == f"=={lock[name]}" for name in lock.keys() & base.keys())
     assert not [name for name in base if name.startswith(("torch", "nvidia", "triton"))]
@@ -102,8 +102,7 @@ def test_dependencies_are_pinned_as_in_the_lock_file(python):
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason=".ci/run compares on Python 3.11")
 def test_hugging_face_comparison_has_versions_of_plain_pip():
-    pins = (ROOT / ".ci" / "transformers.lock").read_text(encoding="utf-8").split()
-    compared = {canonicalize_name(pin.partition("==")[0]): pin.partition("==")[2] for pin in pins}
+    compared = _pins(".ci/transformers.lock")
     shared = {r.name: str(r.specifier) for r in _required() if r.name in compared}
     assert shared.keys() >= {"transformers", "tokenizers"}
     assert all(pin == f"=={compared[name]}" for name, pin in shared.items())
@@ -160,7 +159,7 @@ def test_lock_file_satisfies_its_requirements_file(source, lock):
 # Imported by their names or by other packages, data, pinned for TensorFlow 2.15, tools, extras.
 _NOT_IMPORTED = {
     *("importlib-resources", "packaging", "promptsource", "setuptools", "tensorflow-metadata"),
-    *("tensorflow-text", "hypothesis", "pytest", "pytest-xdist", "ruff", "torch", "transformers"),
+    *("tensorflow-text", "hypothesis", "pytest", "ruff", "torch", "transformers"),
 }
 
 
