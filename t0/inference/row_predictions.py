@@ -332,7 +332,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
         columns = ", ".join(task.label_columns)
         notes.append(f"  labels in the column {columns} are ignored: {labels:,} rows")
     if blanks:
-        notes.append(f"  blank options are left out: {blanks:,} rows")
+        notes.append(f"  blank options are left out: {blanks:,} row{'s' * (blanks != 1)}")
     if failures:
         number = f"{len(failures):,} row{'s' * (len(failures) != 1)}"
         notes.append(
