@@ -18,7 +18,7 @@ from t0.catalogue.prompted_task import PromptedRows
 from t0.catalogue.row_preview import T0_LENGTHS, list_answers
 from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, vocabulary_notes
 from t0.errors import UserError
-from t0.prompts import NO_LABEL, Example
+from t0.prompts import Example
 from t0.prompts.row_report import BLANK, CUT, MISSING
 from t0.sources import SplitRows, hidden_label
 
@@ -155,7 +155,7 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
         return
     if hidden:
         yield HIDDEN
-    elif example.targets == NO_LABEL:
+    elif not example.has_target:
         yield EMPTY
     if example.choices:
         yield from _check_choices(example.choices, None if hidden else example.targets)

@@ -482,13 +482,13 @@ class CompiledTemplate:
         variables = self._variables(prepared(row), row_index)
         choices = self._choice_list(variables)
         variables["answer_choices"] = choices and self._make_options(choices)
-        found = variables[missing_values.COUNTS] = []
+        printed = variables[missing_values.COUNTS] = []
         for code in self._searches:
             "".join(code.root_render_func(code.new_context(variables)))
         named = self.fixed_choices or ()
         return any(
             self.template.published if value is None or is_nan(value) else str(value) not in named
-            for value in found
+            for value in printed
         )
 
     def is_changed_by_missing(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
