@@ -233,23 +233,33 @@ class _TaskRecords:
         self._tokens = {"inputs": 0, "targets": 0}
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
-        self.report = RowReport(hide_labels=spec.hide_labels, ranked=spec.choices)
+        self.report = RowReport(
+            hide_labels=spec.hide_labels,
+            ranked=spec.choices,
+            drops_unlabelled=not spec.keeps_unlabelled,
+        )
 
     def add(self, kept: _Kept, inputs: Sequence[Encoded], renderer: Renderer) -> None:
         """Writes the records of the next rows.
 
         Args:
-          kept: the rows that are not dropped, and their examples.
+          kept: the rows that the template renders, and their examples.
           inputs: the tokenized inputs of these rows.
           renderer: the renderer, which tokenizes the targets.
         """
+        texts = [self.report.target(ex, row.hidden, row.number) for row, ex in kept]
+        if None in texts:  # rows without a target are dropped
+            kept = [*itertools.compress(kept, texts)]
+            inputs = [*itertools.compress(inputs, texts)]
+            texts = [*filter(None, texts)]
         self._rows += [row.number for row, _ in kept]
         frames = self._choices if self.spec.choices else self._plain
-        self._writer.append(frames(kept, inputs, renderer))
+        self._writer.append(frames(kept, inputs, texts, renderer))
 
-    def _plain(self, kept: _Kept, inputs: Any, renderer: Renderer) -> list[bytes]:
+    def _plain(
+        self, kept: _Kept, inputs: Any, texts: Sequence[str], renderer: Renderer
+    ) -> list[bytes]:
         eos = self.spec.eos[1]
-        texts = [self.report.target(ex, row.hidden, row.number) for row, ex in kept]
         targets = renderer.targets(texts, eos)
         frames = []
         for (row, ex), encoded, text in zip(kept, inputs, texts, strict=True):
@@ -265,14 +275,16 @@ class _TaskRecords:
         self._kept += len(kept)
         return frames
 
-    def _choices(self, kept: _Kept, inputs: Any, renderer: Renderer) -> list[bytes]:
+    def _choices(
+        self, kept: _Kept, inputs: Any, texts: Sequence[str], renderer: Renderer
+    ) -> list[bytes]:
         eos = self.spec.eos[1]
         targets = renderer.targets([c for _, ex in kept for c in ex.choices or ()], eos)
         framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
         frames, inputs_sizes, targets_sizes = [], [], []
-        for ((index, hidden, document), ex), encoded in zip(kept, inputs, strict=True):
+        rows = zip(kept, inputs, texts, strict=True)
+        for ((index, _, document), ex), encoded, target in rows:
             choices = ex.choices or ()
-            target = self.report.target(ex, hidden, index)
             # This number is only right if no row before the range was dropped. Otherwise,
             # `cache_files.join_parts` corrects it.
             row = self._start + self._kept

@@ -19,6 +19,7 @@ in the global variables that functions use, and the attributes of objects. It in
 paths of local files. It does not follow the code of installed packages.
 """
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -45,12 +46,16 @@ from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths
+from t0.tasks import PromptedSource
 from t0.tasks.recipe_tasks import TextSource
 
 # Increase this number if a new version of this project makes different records from the same
 # prompts, data and vocabulary.
 RECORD_FORMAT = 4
 _OURS = ("t0", "seqio_tasks", "__main__")
+# For the user's own prompts, the key that says how missing values are treated. The records of
+# earlier versions do not have it.
+_MISSING = "missing_values"
 # The fields of a template that have no influence on records.
 _NOT_PRINTED = (
     "choices_in_prompt",
@@ -92,6 +97,7 @@ def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) 
     }
     return {
         "format": RECORD_FORMAT,
+        **({_MISSING: "left out"} if _own_prompt(task.source) else {}),
         **sections,
         "named_files": [] if only_ours else list(sections["named_files"].values()),
     }
@@ -153,7 +159,32 @@ def changes(recorded: Mapping[str, Any], task: seqio.Task) -> list[str]:
     before = {name: _read_section(recorded, name) for name in _SECTIONS}
     splits = [split for split in before["data"] if split in (task.splits or ())]
     now = _read_sections(task, splits, _walk(task), before["modules"])
-    return [phrase for name in _SECTIONS for phrase in _compare(before[name], now[name])]
+    changed = [phrase for name in _SECTIONS for phrase in _compare(before[name], now[name])]
+    if not changed and _MISSING not in recorded and _own_prompt(task.source):
+        changed = [*filter(None, (_find_missing(task.source, split) for split in splits))]
+    return changed
+
+
+def _own_prompt(source: seqio.DataSource) -> bool:
+    return isinstance(source, PromptedSource) and not source.template.published
+
+
+def _find_missing(source: PromptedSource, split: str) -> str | None:
+    """Returns a phrase if earlier versions made other records from the rows of a local split.
+
+    Earlier versions printed `None` for missing values, and kept blank options and rows without a
+    target.
+    """
+    if not _local_files(source, split):
+        return None
+    with contextlib.suppress(UserError, OSError):  # the error is reported when the data is read
+        for index, row in enumerate(source.open(split).rows()):
+            if source.compiled.is_changed_by_missing(row, index):
+                return (
+                    f"the missing values or blank options in split '{split}', which earlier "
+                    f"versions printed, from row {index} on"
+                )
+    return None
 
 
 def _read_section(recorded: Mapping[str, Any], name: str) -> Mapping[str, Any]:

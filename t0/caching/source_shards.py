@@ -12,6 +12,7 @@ part without parsing its records.
 The tasks must be registered in this process (`workers.prepare`).
 """
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -108,6 +109,10 @@ def make_part(
     """
     spec, split = job.spec, job.spec.split
     task = seqio.TaskRegistry.get(split.task)
+    if hasattr(task.source, "keeps_unlabelled"):
+        source = copy.copy(task.source)
+        source.keeps_unlabelled = spec.keeps_unlabelled
+        task = task.replace(source=source)
     counter = ExampleCounter(task.output_features, char_counts=options.enable_char_counts)
     after_cache = task.preprocessors[task._cache_step_idx + 1 :]
     features: dict[str, Any] = {}

@@ -8,7 +8,7 @@ A split is made in pieces: ranges of rows, or shards of its source. Each piece b
 refused if
 
 - it has no record, or more rows were dropped than allowed;
-- all of its targets are empty or `<NO LABEL>`;
+- all of its targets are empty or `<NO LABEL>`, or all rows were left out for this reason;
 - it is for rank evaluation, but a score would mean nothing. This is the case if some labels are
   withheld, or if no row has its target among its choices.
 
@@ -31,7 +31,7 @@ from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.record_rows import RowSource
 from t0.prompts import NO_LABEL
-from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, UNLABELLED
+from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, NO_TARGET, UNLABELLED
 
 WRITTEN, EMPTY, ABSENT, FAILED, STOP = "written", "empty", "absent", "failed", "stop"
 
@@ -131,7 +131,7 @@ class SplitSpec:
         same numbers of source shards; in the order of the dataset.
       choices: whether each row has a record for each of its answer choices, for rank evaluation.
         Otherwise, each row has a single record.
-      hide_labels: see `t0.tasks.PromptedSource`.
+      hide_labels, keeps_unlabelled: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets end in EOS.
       answer_choices: whether the record of a row contains its choices.
       document: the column whose hash is the feature `document` in the record of a choice; None
@@ -148,6 +148,7 @@ class SplitSpec:
     pieces: tuple[tuple[int, int], ...]
     choices: bool = False
     hide_labels: bool = False
+    keeps_unlabelled: bool = True
     eos: tuple[bool, bool] = (False, True)
     answer_choices: bool = False
     document: str | None = None
@@ -265,10 +266,13 @@ def _judge(
     if "rows" not in counts:
         return "" if records else _why_nothing(spec, None, 0, first), ()
     rows, dropped, hidden = counts["rows"], counts.get(DROPPED, 0), counts.get(HIDDEN, 0)
+    untargeted = counts.get(NO_TARGET, 0)
     drops, hides, mismatches = map(spec.exempt, (DROPS, HIDES, MISMATCHES))
     if not records:
         if drops and drops.kept == 0:
             return "", (f"nothing, as known: {drops.reason}",)
+        if untargeted and untargeted + dropped == rows:
+            return _why_unlabelled(spec, untargeted, first[NO_TARGET]), ()
         return _why_nothing(spec, rows, dropped, first), ()
     if dropped > options.max_dropped_share * rows and not drops:
         return (
@@ -282,15 +286,10 @@ def _judge(
             f"row {first[HIDDEN]}: nothing can be scored against it. Leave the split out "
             "(--splits=...), or keep the rows, with no choice correct: --allow_hidden_labels"
         ), ()
-    labelled, labels = rows - dropped - hidden, summed(infos, "labels")
+    labelled, labels = rows - dropped - hidden - untargeted, summed(infos, "labels")
     judged = labelled and not unlabelled_allowed
     if judged and labels.get(UNLABELLED) == labelled:
-        return (
-            f"the target of all {labelled:,} rows is {NO_LABEL}, from row {first[UNLABELLED]} on: "
-            f"template '{spec.template}' prints nothing after '|||'. Is the column of the "
-            "label empty or withheld, or does the template not expect its values? Mend the template"
-            " or the data, leave the split out (--splits=...), or keep it: --allow_hidden_labels"
-        ), ()
+        return _why_unlabelled(spec, labelled, first[UNLABELLED]), ()
     mismatched = judged and spec.choices and labels.get(NO_CHOICE) == labelled
     if mismatched and not mismatches:
         return (
@@ -311,6 +310,15 @@ def _judge(
     if mismatched:
         notes.append(f"known: {mismatches.reason}")
     return "", tuple(notes)
+
+
+def _why_unlabelled(spec: SplitSpec, rows: int, first: int) -> str:
+    return (
+        f"the target of all {rows:,} rows is {NO_LABEL}, from row {first} on: "
+        f"template '{spec.template}' prints nothing after '|||'. Is the column of the "
+        "label empty or withheld, or does the template not expect its values? Mend the template"
+        " or the data, leave the split out (--splits=...), or keep it: --allow_hidden_labels"
+    )
 
 
 def _why_nothing(spec: SplitSpec, rows: int | None, dropped: int, first: Mapping[str, int]) -> str:

@@ -162,7 +162,7 @@ def plan_work(
             _add_shard_runs(work, split, options, parts_dir, setup)
     of_own = [split for split in splits if split.task in own]
     if of_own:
-        _add_row_ranges(work, of_own, tasks, parts_dir, opened)
+        _add_row_ranges(work, of_own, tasks, parts_dir, opened, options)
     return work
 
 
@@ -172,6 +172,7 @@ def _add_row_ranges(
     tasks: Mapping[str, seqio.Task],
     parts_dir: str,
     opened: OpenedSplits,
+    options: RecordOptions,
 ) -> None:
     by_data: dict[Data, list[TaskSplit]] = {}
     for split in splits:
@@ -196,7 +197,7 @@ def _add_row_ranges(
                 work.fail(split, error)
             continue
         pieces = _pieces(rows.num_rows)
-        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces)
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options)
         if prompts:
             ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
@@ -223,6 +224,7 @@ def _add_prompts(
     stem: Mapping[str, Any],
     data: Data,
     pieces: tuple[tuple[int, int], ...],
+    options: RecordOptions,
 ) -> tuple[Prompt, ...]:
     specs: dict[tuple[Any, str], list[SplitSpec]] = {}
     for split in splits:
@@ -244,6 +246,7 @@ def _add_prompts(
             ],
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
+            **_unlabelled_key(source, options),
         }
         spec = work.specs[split] = SplitSpec(
             split,
@@ -251,6 +254,7 @@ def _add_prompts(
             pieces=pieces,
             choices=choices,
             hide_labels=source.hide_labels,
+            keeps_unlabelled=_keeps_unlabelled(source, options),
             eos=eos,
             answer_choices=template.answer_choices is not None and not choices,
             document=document,
@@ -292,9 +296,21 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> S
         # Only tasks for rank evaluation hide labels.
         choices=source.hide_labels,
         hide_labels=source.hide_labels,
+        keeps_unlabelled=_keeps_unlabelled(source, options),
         template=name,
         exemptions=exemptions(*_data(source, split.name), name),
     )
+
+
+def _keeps_unlabelled(source: PromptedSource, options: RecordOptions) -> bool:
+    return source.keeps_unlabelled or options.allow_hidden_labels
+
+
+def _unlabelled_key(source: seqio.DataSource, options: RecordOptions) -> dict[str, Any]:
+    """Returns an entry for a part's key, or {} if the source keeps rows without a target anyway."""
+    if getattr(source, "keeps_unlabelled", True):
+        return {}
+    return {"keeps_unlabelled": options.allow_hidden_labels}
 
 
 def _skipping() -> list[str]:
@@ -318,6 +334,7 @@ def _key_of_source(task: seqio.Task, split: str, options: RecordOptions, setup: 
         "data": [*data, *_skipping()],
         "gin": list(setup.gin_param),
         "bound": bound_values(task),
+        **_unlabelled_key(task.source, options),
         "inputs": provenance(task, [split], setup.module_import),
     }
     # The key is a short hash, because the whole text would be sent with every job.

@@ -18,8 +18,8 @@ from t0.catalogue.prompted_task import PromptedRows
 from t0.catalogue.row_preview import T0_LENGTHS, list_answers
 from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, vocabulary_notes
 from t0.errors import UserError
-from t0.prompts import NO_LABEL, Example
-from t0.prompts.row_report import CUT
+from t0.prompts import Example
+from t0.prompts.row_report import BLANK, CUT, MISSING
 from t0.sources import SplitRows, hidden_label
 
 # T0's sequence lengths, in tokens, including EOS.
@@ -34,8 +34,10 @@ SEVERAL_CORRECT = "several correct choices"
 DUPLICATES = "duplicate choices"
 HIDDEN = "hidden label"
 NESTED = "prints a list"
-# SEPARATOR is not a fault. Rows with a separator are only counted, for a note.
 SEPARATOR = "'|||' kept as text, where promptsource would split"
+WORDS = "prints None, nan, [] or {}"
+# These checks are not faults. Rows that fail them are only counted, for a note.
+NOTED = (SEPARATOR, WORDS, MISSING, *BLANK.values())
 LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
@@ -109,8 +111,12 @@ def lint(
         # Some published templates print lists, and T0 was trained with these templates.
         if not source.template.published and source.compiled.prints_nested(row, index):
             failed.append(NESTED)
+        if not source.template.published and EMPTY in failed:  # the row is left out
+            failed = [check for check in failed if check != NONE_CORRECT]
         if source.compiled.keeps_separators(row):
             failed.append(SEPARATOR)
+        if NESTED not in failed and source.compiled.prints_words(row, index):
+            failed.append(WORDS)
         for check in failed:
             counts[check] = counts.get(check, 0) + 1
             first.setdefault(check, index)
@@ -149,12 +155,16 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
         return
     if hidden:
         yield HIDDEN
-    elif example.targets == NO_LABEL:
+    elif not example.has_target:
         yield EMPTY
     if example.choices:
         yield from _check_choices(example.choices, None if hidden else example.targets)
     if example.cut:
         yield CUT
+    if example.missing:
+        yield MISSING
+    if example.blank:
+        yield BLANK["" not in example.choices]
     if ids:
         yield from _check_tokens(example, hidden, ids)
 

@@ -125,7 +125,8 @@ def preview_row(
     inputs = _preview_text(example.inputs, lengths["inputs"], tokens, eos=False)
     withheld = hidden_label(task.dataset, row)
     notes = [
-        *_describe_target(example, withheld),
+        *_describe_target(example, withheld, task.template.published),
+        *_describe_missing(example),
         *_describe_cuts(example, task.template.published),
     ]
     if tokens is not None:
@@ -148,14 +149,26 @@ def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) ->
     )
 
 
-def _describe_target(example: Example, withheld: bool) -> Iterator[str]:
-    if withheld:
+def _describe_target(example: Example, withheld: bool, published: bool) -> Iterator[str]:
+    if not published and not example.has_target:
+        what = "the target renders to nothing" if example.choices != [] else "all options are blank"
+        yield f"{what}: the row is left out, so it is not trained and not scored"
+    elif withheld:
         yield "the label is withheld (-1): the target is meaningless, and the row is not scored"
     elif example.targets == NO_LABEL:
         yield "the target renders to nothing: training would learn '<NO LABEL>'"
     elif example.choices is not None and example.choices.count(example.targets) != 1:
         count = example.choices.count(example.targets)
         yield f"{count or 'none'} of the choices {'are' if count else 'is'} the target, not one"
+
+
+def _describe_missing(example: Example) -> Iterator[str]:
+    if example.missing:
+        yield f"nothing is printed for {example.missing} missing value{'s' * (example.missing > 1)}"
+    if example.blank:
+        numbers = ", ".join(str(index + 1) for index in example.blank)
+        how = "kept as an empty choice, as in T0" if "" in example.choices else "left out"
+        yield f"blank answer options are {how}: number {numbers} of the template"
 
 
 def _describe_cuts(example: Example, published: bool) -> Iterator[str]:

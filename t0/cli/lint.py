@@ -120,8 +120,11 @@ def _lint(
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
-        if lint.SEPARATOR in report.counts:
-            notes.append(f"{lint.SEPARATOR}: {report.counts[lint.SEPARATOR]:,} rows")
+        notes += [
+            f"{check}: {report.counts[check]:,} row{'s' * (report.counts[check] != 1)}"
+            for check in lint.NOTED
+            if check in report.counts
+        ]
         faults = lint.faults_of(report, max_share=args.max_share, excused=excused)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:

@@ -25,6 +25,7 @@ from t0.feeding.opening import is_all_cached
 from t0.feeding.packing import LOUD, cut_warning
 from t0.files import paths
 from t0.prompts.render import NO_LABEL
+from t0.prompts.row_report import NO_TARGET
 from t0.tasks.prompted_tasks import PromptedSource
 
 # Feature -> the ids of an example.
@@ -126,12 +127,15 @@ def _read_cached(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator
 def _render(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator[_Example]:
     features = {name: task.output_features[name] for name in names}
     try:
+        record = None
         for record in task.source.records(split):
             yield {
                 name: feature.vocabulary.encode(record[name])
                 + [feature.vocabulary.eos_id] * feature.add_eos
                 for name, feature in features.items()
             }
+        if record is None and task.source.reports[split].counts[NO_TARGET]:
+            raise _make_unlabelled_error(task, split)
     finally:
         task.source.reports.pop(split, None)  # drop the report, which covers only these rows
 
@@ -152,10 +156,14 @@ def _unknown_share(
     if labelled:
         return _share(vocabulary.unk_id in ids for ids in labelled)
     if all(tuple(x["targets"]) in empty for x in itertools.islice(rest, _MOST_EXAMPLES)):
-        raise UserError(
-            f"task {task.name}, split '{split}': every target is empty or {NO_LABEL} in the "
-            "sampled examples, so nothing can be learnt or judged. Are its labels hidden, or in "
-            "another form than its template expects (1.0 for 1, names for numbers)? To see them: "
-            f"t0 show {task.name} --split={split}"
-        )
+        raise _make_unlabelled_error(task, split)
     return 0.0
+
+
+def _make_unlabelled_error(task: seqio.Task, split: str) -> UserError:
+    return UserError(
+        f"task {task.name}, split '{split}': every target is empty or {NO_LABEL} in the "
+        "sampled examples, so nothing can be learnt or judged. Are its labels hidden, or in "
+        "another form than its template expects (1.0 for 1, names for numbers)? To see them: "
+        f"t0 show {task.name} --split={split}"
+    )

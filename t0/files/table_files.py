@@ -10,6 +10,7 @@ import csv
 import io
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,22 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return json.dumps(_without_nan(value), ensure_ascii=False, default=str)
+
+
+def _without_nan(value: Any) -> Any:
+    """Returns a value with None instead of NaN, which is not JSON."""
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [*map(_without_nan, value)] if isinstance(value, list | tuple) else value
 
 
 def _cell(value: Any) -> Any:
-    """Returns JSON for lists, objects and booleans; other values unchanged."""
+    """Returns JSON for lists, objects and booleans, None for NaN, and other values unchanged."""
+    if isinstance(value, float):
+        return _without_nan(value)
     return _json(value) if isinstance(value, list | dict | tuple | bool) else value
 
 

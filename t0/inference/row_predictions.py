@@ -167,6 +167,8 @@ class RowTask:
             example = self.prompt.compiled.example(variables, number, labeled=False)
         except UserError as error:
             return None, str(error)
+        if example and example.choices == []:
+            return None, f"in row {number} all answer options are blank"
         return example, "" if example else f"row {number} renders to an empty text"
 
     def examples(self) -> Iterator[tuple[int, Example]]:
@@ -300,21 +302,25 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
       UserError: if a column of the rows has the name of a column to add, or the file cannot be
         written.
     """
-    names = _choice_columns(_name_choices(task, lines)) if all_choices else []
+    names = _choice_columns(_name_choices(task)) if all_choices else []
     added = (*task.added_columns, *names)
     task.check_names(added)
     failures: list[str] = []
-    labels = 0
+    labels = blanks = 0
+    varied = task.prompt.is_ranked and not task.prompt.compiled.fixed_choices
 
     def predicted_rows() -> Iterator[dict[str, Any]]:
-        nonlocal labels
+        nonlocal labels, blanks
         predictions = _read_lines(lines)
         prediction = next(predictions, None)
         for number, row in enumerate(task.rows.reader.rows(0, None)):
             values = {}
             labels += any(_is_label(row.get(name)) for name in task.label_columns)
             if prediction and prediction["idx"] == number:
-                values = _values(task, prediction, names)
+                blank = _left_out(task.render(row, number)[0]) if varied else ()
+                blanks += bool(blank)
+                used = [name for index, name in enumerate(names) if index not in blank]
+                values = _values(task, prediction, used)
                 prediction = next(predictions, None)
             else:
                 failures.append("" if failures else task.render(row, number)[1])
@@ -325,6 +331,8 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
     if labels:
         columns = ", ".join(task.label_columns)
         notes.append(f"  labels in the column {columns} are ignored: {labels:,} rows")
+    if blanks:
+        notes.append(f"  blank options are left out: {blanks:,} row{'s' * (blanks != 1)}")
     if failures:
         number = f"{len(failures):,} row{'s' * (len(failures) != 1)}"
         notes.append(
@@ -343,12 +351,20 @@ def _is_label(value: Any) -> bool:
     return not is_missing(value) and str(value).strip() not in ("", "-1")
 
 
-def _name_choices(task: RowTask, lines: str) -> Sequence[str]:
-    """Names the choices by their texts, or by number if the texts differ between rows."""
+def _name_choices(task: RowTask) -> Sequence[str]:
+    """Names the choices by their texts, or by number if the texts differ between rows.
+
+    The numbers are those of the template, which also counts blank options.
+    """
     if fixed := task.prompt.compiled.fixed_choices:
         return fixed
-    most = max((len(line["choices"]) for line in _read_lines(lines)), default=0)
-    return [str(number) for number in range(1, most + 1)]
+    sizes = (len(example.choices) + len(_left_out(example)) for _, example in task.examples())
+    return [str(number) for number in range(1, max(sizes, default=0) + 1)]
+
+
+def _left_out(example: Example) -> Sequence[int]:
+    """Returns the numbers of the template's blank options, if they are left out, from 0."""
+    return () if "" in example.choices else example.blank
 
 
 def _choice_columns(names: Iterable[str]) -> list[str]:

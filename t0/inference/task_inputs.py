@@ -21,7 +21,7 @@ from t0.feeding.live import elements
 from t0.feeding.objectives import instructions_of
 from t0.feeding.opening import count_examples
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
-from t0.prompts import NO_LABEL
+from t0.prompts import NO_LABEL, is_missing
 from t0.sources import hidden_label
 from t0.tasks import PromptedSource
 
@@ -52,7 +52,7 @@ def open_task(
     hidden = use_cached and _hides_labels(task, split)
     if not use_cached and isinstance(task.source, PromptedSource):
         source = copy.copy(task.source)
-        source.hide_labels = True
+        source.hide_labels = source.keeps_unlabelled = True
         task = task.replace(source=source)
 
     def records() -> tf.data.Dataset:
@@ -88,7 +88,12 @@ def _hides_labels(task: seqio.Task, split: str) -> bool:
         return False
     try:
         rows = source.open(split).rows()
-        return any(hidden_label(source.dataset, row) for row in rows)
+        # Caching leaves out rows of a user's template that have no label at all.
+        return any(
+            hidden_label(source.dataset, row)
+            and (source.keeps_unlabelled or not is_missing(row.get("label")))
+            for row in rows
+        )
     except AbsentData:  # T0's tables record which splits of its datasets have no labels
         dataset_split = (source.dataset, source.subset, source.split_mapping[split])
         known_exemptions = exemptions(*dataset_split, source.template.name)

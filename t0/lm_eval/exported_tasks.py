@@ -183,7 +183,8 @@ def rendered_rows(
 def _write_prompt(
     folder: str, task: PromptedTask, dataset: str, split: str, eos: str, limit: int | None
 ) -> ExportedPrompt:
-    name, report = task.name + SCORE_EVAL, RowReport(hide_labels=True, ranked=True)
+    name = task.name + SCORE_EVAL
+    report = RowReport(hide_labels=True, ranked=True, drops_unlabelled=not task.template.published)
     rows = itertools.islice(rendered_rows(task, split, report, eos=eos), limit)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     if lines:

@@ -103,7 +103,7 @@ class EvaluationSet:
                     )
             for number, prompt in enumerate(self.prompts):
                 example = prompt.compiled.example(row, index)
-                if example is not None:
+                if example is not None and (prompt.template.published or example.has_target):
                     entries.append((position, number, example_counts[number], example.inputs))
                     example_counts[number] += 1
         owner, origins, numbers, texts = (

@@ -324,7 +324,7 @@ def _render_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
     for index, row in enumerate(rows, start=job.start):
         for number, template in compiled:
             example = template.example(row, index)
-            if example is not None:
+            if example is not None and (template.template.published or example.has_target):
                 yield f"{example.inputs} {example.targets}", number, index
 
 

@@ -20,6 +20,8 @@ differs from promptsource as follows:
 * Errors are UserErrors that name the template and the row.
 * In the user's own templates, a label `1.0` or `"1"` selects the same choice as the integer 1. A
   label that selects no choice is an error (`_read_labels`). Promptsource prints nothing instead.
+* In the user's own templates, nothing is printed for a missing value, and blank answer choices are
+  left out (`t0.prompts.missing_values`). Promptsource prints `None` and keeps blank choices.
 * A column of bytes is an error. Promptsource prints `b'...'`.
 * Only the separators in the template itself separate inputs and targets. Promptsource also splits
   at a `|||` inside a list or an object of the row, and at a `|||` in a choice that the body prints.
@@ -33,7 +35,6 @@ differs from promptsource as follows:
 Rows must be mappings with string keys.
 """
 
-import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +48,8 @@ from jinja2 import meta, nodes, sandbox
 from jinja2.filters import do_truncate
 
 from t0.errors import UserError
-from t0.prompts import budget
+from t0.prompts import budget, missing_values
+from t0.prompts.missing_values import Options, is_missing, is_nan
 from t0.prompts.separators import (
     PIPE_PROTECTOR,
     SEPARATOR,
@@ -92,7 +94,7 @@ def _choice(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
     """
     if not len(items):
         raise IndexError("'choice' got an empty sequence or a missing column")
-    return context[STREAM].choice(items)
+    return context[STREAM].choice(_without_blanks(items))
 
 
 @jinja2.pass_context
@@ -100,7 +102,11 @@ def _random(context: jinja2.runtime.Context, items: Sequence[Any]) -> Any:
     """Draws one item. If `items` is empty, returns an undefined value, like Jinja's `random`."""
     if not len(items):
         return context.environment.undefined("No random item, sequence was empty.")
-    return context[STREAM].choice(items)
+    return context[STREAM].choice(_without_blanks(items))
+
+
+def _without_blanks(items: Sequence[Any]) -> Sequence[Any]:
+    return [*items] if isinstance(items, Options) and any(items) else items
 
 
 def _most_frequent(items: Sequence[Any]) -> list[Any] | None:
@@ -151,11 +157,6 @@ def whole_number(value: Any) -> int | None:
             return None
         return int(number) if number.is_integer() else None
     return number if isinstance(value, str) or number == value else None
-
-
-def is_missing(value: Any) -> bool:
-    """Returns whether a value is missing: None, an empty string or NaN."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 @jinja2.pass_context
@@ -261,6 +262,7 @@ def _make_environment(kind: type[sandbox.SandboxedEnvironment]) -> sandbox.Sandb
         choice=_choice, random=_random, most_frequent=_most_frequent, highlight=_highlight
     )
     environment.filters |= {_INDEX_FILTER: _index, _CUT_FILTER: _truncate}
+    environment.filters |= missing_values.FILTERS
     return environment
 
 
@@ -283,6 +285,17 @@ def _refuse_nested(value: Any) -> Any:
 
 # It calls `_refuse_nested` with each value that a template prints.
 _CHECKING = ENVIRONMENT.overlay(finalize=_refuse_nested)
+
+
+@jinja2.pass_context
+def _find_words(context: jinja2.runtime.Context, value: Any) -> Any:
+    if str(value).strip() in missing_values.WORDS:
+        context[missing_values.COUNTS].append(value)
+    return value
+
+
+# It records the printed values that are texts such as `None`.
+_SEARCHING = ENVIRONMENT.overlay(finalize=_find_words)
 
 
 class _MarkedDict(dict[Any, Any]):
@@ -352,12 +365,22 @@ class Example:
       choices: the answer choices; None for an open-ended template.
       cut: the lengths of the printed texts that were truncated at `LONGEST_PRINTED`, before
         truncation, in characters.
+      blank: the indices of the template's answer choices that are blank in this row. `choices`
+        keeps blank choices of a published template, but not those of a user's template.
+      missing: the number of missing values for which nothing was printed.
     """
 
     inputs: str
     targets: str
     choices: list[str] | None
     cut: tuple[int, ...] = ()
+    blank: tuple[int, ...] = ()
+    missing: int = 0
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the row has a target and, if the template has answer choices, any choice."""
+        return self.targets != NO_LABEL and self.choices != []
 
 
 class CompiledTemplate:
@@ -404,7 +427,11 @@ class CompiledTemplate:
         Raises:
           UserError: rendering fails.
         """
-        return self._on_row(lambda *on: self._choice_list(self._variables(*on)), row, row_index)
+
+        def render(row: Mapping[str, Any], index: int) -> list[str] | None:
+            return self._kept(self._choice_list(self._variables(row, index)))
+
+        return self._on_row(render, row, row_index)
 
     def example(
         self, row: Mapping[str, Any], row_index: int = 0, *, labeled: bool = True
@@ -446,6 +473,38 @@ class CompiledTemplate:
             return True
         return False
 
+    def prints_words(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
+        """Returns whether the template prints None, nan, [] or {}, or a cell with such a text.
+
+        Call this method only for a row that renders without an error. A user's template never
+        prints None or NaN (`Example.missing`). Fixed answer choices, such as "None", do not count.
+        """
+        variables = self._variables(prepared(row), row_index)
+        choices = self._choice_list(variables)
+        variables["answer_choices"] = choices and self._make_options(choices)
+        printed = variables[missing_values.COUNTS] = []
+        for code in self._searches:
+            "".join(code.root_render_func(code.new_context(variables)))
+        named = self.fixed_choices or ()
+        return any(
+            self.template.published if value is None or is_nan(value) else str(value) not in named
+            for value in printed
+        )
+
+    def is_changed_by_missing(self, row: Mapping[str, Any], row_index: int = 0) -> bool:
+        """Returns whether missing values or blank options change the row's texts or drop the row.
+
+        Without these rules, the row would print `None`, `nan` or `<NO LABEL>`, or have blank
+        choices.
+        """
+        values = [value for name, value in remove_hyphens(row).items() if name in self.columns]
+        if not (any(map(missing_values.has_missing, values)) or "" in (self._fixed_options or ())):
+            return False
+        example = self.example(row, row_index)
+        return any(map(is_nan, values)) or (
+            example is not None and bool(example.missing or example.blank or not example.has_target)
+        )
+
     def keeps_separators(self, row: Mapping[str, Any]) -> bool:
         """Returns whether promptsource would split this row's text where this class does not.
 
@@ -461,23 +520,41 @@ class CompiledTemplate:
     @cached_property
     def _checks(self) -> list[jinja2.Template]:
         """The choices and the body, without cuts, for `prints_nested`."""
+        return self._compile_checks(_CHECKING, _read_labels)
+
+    @cached_property
+    def _searches(self) -> list[jinja2.Template]:
+        """The choices and the body, without cuts, for `prints_words`."""
+        steps = () if self.template.published else (_read_labels,)
+        return self._compile_checks(_SEARCHING, *steps, missing_values.print_nothing_if_missing)
+
+    def _compile_checks(
+        self, environment: jinja2.Environment, *steps: Callable[[nodes.Template], None]
+    ) -> list[jinja2.Template]:
         sources = (self.template.answer_choices, self.template.jinja)
-        trees = [*map(_CHECKING.parse, filter(None, sources))]
+        trees = [*map(environment.parse, filter(None, sources))]
         for tree in trees:
-            _read_labels(tree)
+            for step in steps:
+                step(tree)
         make = jinja2.Template.from_code
-        return [make(_CHECKING, _CHECKING.compile(tree), _CHECKING.globals) for tree in trees]
+        return [make(environment, environment.compile(tree), environment.globals) for tree in trees]
 
     @cached_property
     def fixed_choices(self) -> list[str] | None:
         """The answer choices if they are the same for all rows, otherwise None.
 
-        This is promptsource's `get_fixed_answer_choices_list`, with one difference: if the choices
-        are drawn at random, the value is None, although promptsource returns them.
+        This is promptsource's `get_fixed_answer_choices_list`, with two differences: if the choices
+        are drawn at random, the value is None, although promptsource returns them. Blank choices of
+        a user's template are left out.
 
         Raises:
           UserError: rendering the choices fails.
         """
+        return self._kept(self._fixed_options)
+
+    @cached_property
+    def _fixed_options(self) -> list[str] | None:
+        """Like `fixed_choices`, but with blank choices."""
         program = self._choices
         if program is None or program.is_random or self._columns_of("answer_choices"):
             return None
@@ -578,6 +655,7 @@ class CompiledTemplate:
                 _count_cuts(tree)
             if not published:
                 _read_labels(tree)
+                missing_values.print_nothing_if_missing(tree)
                 budget.Metering().visit(tree)
             environment = ENVIRONMENT if published else _METERED
             tree.set_environment(environment)
@@ -594,28 +672,46 @@ class CompiledTemplate:
             return frozenset(meta.find_undeclared_variables(self._parse(field)))
 
     def _example(self, row: PreparedRow, row_index: int, labeled: bool) -> Example | None:
-        texts, choices, cut = self._render(row, row_index, labeled=labeled)
-        if len(texts) != 2 or not texts[0]:
+        texts, example = self._render(row, row_index, labeled=labeled)
+        if example is None:
             return None
-        "".join((*texts, *(choices or ()))).encode()  # fails for half of a surrogate pair
-        return Example(texts[0], texts[1] or NO_LABEL, choices, cut)
+        "".join((*texts, *(example.choices or ()))).encode()  # fails for half of a surrogate pair
+        return example
 
     def _render(
         self, row: Mapping[str, Any], row_index: int, *, labeled: bool = True
-    ) -> tuple[list[str], list[str] | None, tuple[int, ...]]:
+    ) -> tuple[list[str], Example | None]:
+        """Renders a row; the example is None if there are not two texts, or the first is empty."""
         variables = self._variables(row, row_index)
         if "answer_choices" in variables:
             raise UserError(
                 "the data has a column 'answer_choices', a name that templates use for the "
                 "rendered choices; rename the column"
             )
-        choices = self._choice_list(variables)
+        missing = variables[missing_values.COUNTS] = []
+        options = self._choice_list(variables)
         # Pass a copy, because a template can change the list that it receives.
-        copied = [choice.replace(SEPARATOR, PIPE_PROTECTOR) for choice in choices or ()]
-        variables["answer_choices"] = None if choices is None else copied
+        copied = [option.replace(SEPARATOR, PIPE_PROTECTOR) for option in options or ()]
+        variables["answer_choices"] = None if options is None else self._make_options(copied)
         cuts = variables[_CUTS] = []
-        text = self._body.render(variables, labeled=labeled)
-        return _split(text), choices, tuple(cuts)
+        texts = _split(self._body.render(variables, labeled=labeled))
+        if len(texts) != 2 or not texts[0]:
+            return texts, None
+        blank = () if options is None or all(options) else _find_blanks(options)
+        return texts, Example(
+            texts[0], texts[1] or NO_LABEL, self._kept(options), tuple(cuts), blank, len(missing)
+        )
+
+    @cached_property
+    def _drops_blanks(self) -> bool:
+        """Whether blank choices are left out. A template with empty choices is open-ended."""
+        return not self.template.published and bool(self.template.answer_choices)
+
+    def _kept(self, options: list[str] | None) -> list[str] | None:
+        return [*filter(None, options)] if options and self._drops_blanks else options
+
+    def _make_options(self, options: list[str]) -> list[str]:
+        return Options(options) if self._drops_blanks else options
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.
@@ -626,6 +722,9 @@ class CompiledTemplate:
         variables = dict(row) if is_shared else protect_row(row)
         if bytes in map(type, variables.values()):
             self._refuse_bytes(variables)
+        if not self.template.published and float in map(type, variables.values()):
+            missing = [name for name, value in variables.items() if is_nan(value)]
+            variables.update(dict.fromkeys(missing))
         if getattr(row, "hides", None):
             variables[_HIDES] = row.hides
         if self.is_random:
@@ -645,7 +744,7 @@ class CompiledTemplate:
         if self._choices is None:
             return None
         if self._choices.is_constant:
-            return self.fixed_choices.copy()
+            return self._fixed_options.copy()
         return _split(self._choices.render(variables))
 
     @property
@@ -672,3 +771,7 @@ def _split(text: str) -> list[str]:
     Then restores the separators inside the row's texts.
     """
     return [piece.replace(PIPE_PROTECTOR, SEPARATOR).strip() for piece in text.split(SEPARATOR)]
+
+
+def _find_blanks(options: Sequence[str]) -> tuple[int, ...]:
+    return tuple(index for index, option in enumerate(options) if not option)

@@ -8,7 +8,9 @@
     report.first                         # {"rendered nothing": 7, "hidden label": 12}: row indices
 
 A row is dropped if its template does not render to two parts. In rank evaluation, a row with a
-withheld label is kept with the target `<NO LABEL>`, so that none of its choices is correct.
+withheld label is kept with the target `<NO LABEL>`, so that none of its choices is correct. A row
+of a user's template is dropped if it has no target, because nothing can be learned or judged. T0's
+own templates keep such rows with the target `<NO LABEL>`, as the original does.
 """
 
 from collections import Counter
@@ -21,6 +23,12 @@ DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one co
 CUT = f"cut at {LONGEST_PRINTED:,} characters"
 UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
+NO_TARGET = "without a target (left out)"
+MISSING = "with missing values (nothing is printed for them)"
+# Whether blank choices are left out -> key.
+BLANK = {True: "with blank options (left out)", False: "with blank options (kept, as in T0)"}
+# The keys of `counts` that are noted when rows are rendered without a cache.
+NOTED = (NO_TARGET, MISSING, *BLANK.values())
 # Keys of `labels`. If the counts of these keys are high, the template probably does not fit the
 # data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
@@ -32,6 +40,7 @@ class RowReport:
     Args:
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`.
       ranked: whether to count the rows that do not have exactly one correct choice.
+      drops_unlabelled: whether a row without a target is dropped.
 
     Attributes:
       counts: key (DROPPED, HIDDEN, ...) -> number of rows. The key "rows" counts all rows.
@@ -41,7 +50,10 @@ class RowReport:
         `count_answers` was called with the choices.
     """
 
-    def __init__(self, *, hide_labels: bool, ranked: bool = False) -> None:
+    def __init__(
+        self, *, hide_labels: bool, ranked: bool = False, drops_unlabelled: bool = False
+    ) -> None:
+        self._drops_unlabelled = drops_unlabelled
         self._hide_labels = hide_labels
         self._ranked = ranked
         self.counts: Counter[str] = Counter(rows=0)
@@ -73,6 +85,13 @@ class RowReport:
             return None
         if example.cut:
             self.count(CUT, index)
+        if example.missing:
+            self.count(MISSING, index)
+        if example.blank:
+            self.count(BLANK["" not in example.choices], index)
+        if self._drops_unlabelled and not example.has_target:
+            self.count(NO_TARGET, index)
+            return None
         if withheld and self._hide_labels:
             self.count(HIDDEN, index)
             return NO_LABEL

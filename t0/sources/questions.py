@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
+from t0.prompts import is_missing
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
 from t0.sources.readers import (
     Reader,
@@ -183,7 +184,7 @@ def _read_question(
     if not isinstance(question, str):
         raise UserError(f"{where}: '{columns[0]}' must be a text, got {question!r:.60}.")
     if isinstance(context, list):
-        context = "\n".join(map(str, context))
+        context = "\n".join(str(each) for each in context if not is_missing(each))
     if not isinstance(context, str | None):
         raise UserError(f"{where}: '{columns[1]}' must be a text or null, got {context!r:.60}.")
     identifier = row.get("id")

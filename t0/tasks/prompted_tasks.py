@@ -19,6 +19,7 @@ Caching stores these counts with the cache.
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.prompts import CompiledTemplate, RowReport, Template
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
+from t0.prompts.row_report import NOTED
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
@@ -48,6 +50,10 @@ class PromptedSource(OrderedSource):
       hide_labels: whether a row with a withheld label gets the target `<NO LABEL>`, so that no
         answer choice is marked as correct. Rank evaluation needs this, because most templates would
         otherwise make the last choice correct.
+
+    Attributes:
+      keeps_unlabelled: whether rows without a target are kept with the target `<NO LABEL>`, for
+        predictions. The default is True only for T0's own templates.
     """
 
     def __init__(
@@ -66,6 +72,7 @@ class PromptedSource(OrderedSource):
         self.template = template
         self.split_mapping = dict(split_mapping)
         self.hide_labels = hide_labels
+        self.keeps_unlabelled = template.published
         self.reports: dict[str, RowReport] = {}
         self._num_rows = num_rows
         self.seed_name = seed_name
@@ -116,7 +123,9 @@ class PromptedSource(OrderedSource):
         """
         rows = self.open(split)
         document = self.document_column(rows.columns)
-        report = self.reports[split] = RowReport(hide_labels=self.hide_labels)
+        report = self.reports[split] = RowReport(
+            hide_labels=self.hide_labels, drops_unlabelled=not self.keeps_unlabelled
+        )
         report.count_answers(self.compiled.fixed_choices)
         with_choices = self.template.answer_choices is not None
         chosen = ((index, row) for index in indices or () for row in rows.rows(index, index + 1))
@@ -132,6 +141,13 @@ class PromptedSource(OrderedSource):
             if document:
                 record["document"] = document_key(row[document])
             yield index, record
+        if indices is None:
+            noted = {name: report.counts[name] for name in NOTED if report.counts[name]}
+            listed = ", ".join(
+                f"{count:,} row{'s' * (count != 1)} {name}" for name, count in noted.items()
+            )
+            if listed:
+                _print_once(f"note: {self.seed_name}, split '{split}': {listed}")
 
     def check(self, split: str) -> None:
         """Checks that the data exists, and completes `signature`, the types of a record's fields.
@@ -141,6 +157,11 @@ class PromptedSource(OrderedSource):
         rows = self.open(split)
         if self.document_column(rows.columns):
             self.signature["document"] = TEXT
+
+
+@functools.lru_cache(maxsize=1024)  # the rows are read in every epoch, and for both tasks
+def _print_once(note: str) -> None:
+    print(note, file=sys.stderr)
 
 
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -250,6 +250,30 @@ def test_cache_without_provenance_is_accepted_with_a_note(shop, capsys):
     assert "2 not compared with prompts and data, such as " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("tea", "template", "stale"),
+    [
+        (None, PROMPT, True),
+        (None, dataclasses.replace(PROMPT, published=True), False),
+        ("green", PROMPT, False),
+        ("green", dataclasses.replace(PROMPT, answer_choices="mild ||| bitter |||"), True),
+    ],
+)
+def test_stale_cache_of_earlier_versions_only_with_missing_values(shop, tea, template, stale):
+    shop.register(template)
+    rows = [{"tea": tea, "taste": "bitter"}, {"tea": "white", "taste": "mild"}]
+    (shop.folder / "data/teas/train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = seqio.TaskRegistry.get("teas_ask")
+    recorded = provenance.provenance(task, ["train"], [])
+    assert ("missing_values" in recorded) is not template.published
+    assert provenance.changes(recorded, task) == []
+    recorded.pop("missing_values", None)  # as earlier versions wrote it
+    phrases = provenance.changes(recorded, task)
+    assert len(phrases) == stale
+    if stale:
+        assert "split 'train'" in phrases[0] and "from row 0 on" in phrases[0]
+
+
 def test_stale_cache_after_new_record_format(shop, monkeypatch):
     monkeypatch.setattr(provenance, "RECORD_FORMAT", provenance.RECORD_FORMAT + 1)
     written, lines = shop.cache()

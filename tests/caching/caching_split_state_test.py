@@ -288,7 +288,7 @@ def test_split_state_split_without_labels_is_refused(cache_labels, engine):
         cache_labels("none.parquet", [math.nan] * 3, engine=engine)
     told = str(error.value)
     assert f"none_parquet_{engine}_a split 'train': the target of all 3 rows is <NO LABEL>" in told
-    assert "_a_score_eval split 'train': the label of 3 of 3 rows is withheld" in told
+    assert "_a_score_eval split 'train': the target of all 3 rows is <NO LABEL>" in told
 
 
 @pytest.mark.parametrize("engine", ["ranges", "general"])
@@ -316,13 +316,29 @@ def test_split_state_choices_without_the_target_are_refused(cache_labels, engine
     assert "from row 0 on" in told
 
 
-def test_split_state_hidden_labels_name_the_first_row(with_data, cache_here, tmp_path):
-    with pytest.raises(UserError, match="502 of 1,203 rows is withheld, the first of them row 701"):
-        cache_here(tmp_path, "weather_plain_late_score_eval")
-    (outcome,) = cache_here(
-        tmp_path, "weather_plain_late_score_eval", options=RecordOptions(allow_hidden_labels=True)
-    )
-    assert (outcome.counts["rows"], outcome.counts["hidden label"]) == (1203, 502)
+def test_split_state_own_rows_without_target_are_left_out(with_data, cache_here, tmp_path):
+    task = "weather_plain_late_score_eval"
+    (outcome,) = cache_here(tmp_path / "left_out", task)
+    counts = outcome.counts["rows"], outcome.counts["without a target (left out)"]
+    assert (*counts, outcome.stats["examples"]) == (1203, 502, 2 * 701)
+    options = RecordOptions(allow_hidden_labels=True)
+    (outcome,) = cache_here(tmp_path / "kept", task, options=options)
+    counts = outcome.counts["rows"], outcome.counts["hidden label"]
+    assert (*counts, outcome.stats["examples"]) == (1203, 502, 2 * 1203)
+
+
+@pytest.mark.parametrize("engine", ["ranges", "general"])
+def test_split_state_missing_labels_are_never_trained(cache_labels, engine):
+    made = [
+        cache_labels("labels.csv", ["", 1, 0, "", 0], engine=engine),
+        cache_labels("labels.parquet", [math.nan, 1.0, 0.0, None, 0.0], engine=engine),
+    ]
+    for files in made:
+        plain, ranked = files["_a"], files["_a_score_eval"]
+        assert b"<NO LABEL>" not in plain + ranked
+        assert (plain.count(b"Wet? text"), ranked.count(b"Wet? text")) == (3, 6)
+        assert b"text 0" not in plain + ranked and b"text 3" not in plain + ranked
+    assert made[0] == made[1]
 
 
 def test_split_state_same_faults_in_the_general_engine(

@@ -180,6 +180,28 @@ def test_lint_printed_lists_are_a_fault_of_own_prompts(tmp_path, monkeypatch):
         assert (lint.NESTED in lint.faults_of(report, max_share=0.1)) is bool(count)
 
 
+def test_lint_counts_missing_values_and_printed_words(tmp_path, monkeypatch):
+    folder = tmp_path / "lintable"
+    folder.mkdir()
+    cells = ["", "2", "", "4"] * 5
+    words = ["nan", "tea", "[]", "None"] * 5
+    pairs = zip(cells, words, strict=True)
+    lines = [f"q {i},{cell},{word}" for i, (cell, word) in enumerate(pairs)]
+    (folder / "train.csv").write_text("\n".join(["text,number,word", *lines]))
+
+    def counts(jinja, choices=None):
+        prompt = source(tmp_path / "other", monkeypatch, jinja, choices)
+        monkeypatch.setenv("T0_DATA_DIR", str(tmp_path))
+        return lint.lint(prompt, "train", rows=100).counts
+
+    missing = "with missing values (nothing is printed for them)"
+    assert counts("{{text}} {{number}} ||| {{text}}") == {missing: 10}
+    assert counts("{{text}} ||| {{number}}") == {lint.EMPTY: 10, missing: 10}
+    assert counts("{{text}} {{word}} ||| x") == {lint.WORDS: 15}
+    options = counts("{{text}} ||| {{answer_choices[0]}}", "{{text}} ||| {{number}}")
+    assert options == {missing: 10, "with blank options (left out)": 10}
+
+
 def test_lint_counts_rows_with_separator_text(tmp_path, monkeypatch):
     prompt = source(
         tmp_path, monkeypatch, "{{cells[0]}} {{text}} ||| {{answer_choices[0]}}", "a ||| b"

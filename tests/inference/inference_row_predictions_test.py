@@ -161,6 +161,29 @@ def test_predict_with_choices_of_the_row(tmp_path):
     assert float(row["probability_1"]) + float(row["probability_2"]) == pytest.approx(1)
 
 
+def test_predict_leaves_out_blank_options_and_keeps_their_columns(tmp_path):
+    more = {"a": lambda n: "" if n == 7 else f"yes {n}", "b": lambda n: "no"}
+    rows = open_rows(str(write_csv(tmp_path / "rows.csv", **more)))
+    task = RowTask(rows, prompt(*OF_ROW), Letters(), {"inputs": 64, "targets": 16})
+    output = tmp_path / "out.csv"
+    notes = write_predictions(task, run(task, tmp_path), str(output), all_choices=True)
+    row = read(output)[7]
+    assert (row["prediction"], row["probability_1"], row["probability_2"]) == ("no", "", "1.0")
+    assert "  blank options are left out: 1 row" in notes
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv"])
+def test_predict_never_writes_nan(tmp_path, extension):
+    output = tmp_path / f"out.{extension}"
+    row = {"n": math.nan, "list": [math.nan, 1.5], "zero": 0.0}
+    write_table(str(output), [*row], [row])
+    expected = {
+        "jsonl": '{"n": null, "list": [null, 1.5], "zero": 0.0}\n',
+        "csv": 'n,list,zero\n,"[null, 1.5]",0.0\n',
+    }
+    assert output.read_text() == expected[extension]
+
+
 def test_predict_mistakes_in_rows(task, tmp_path):
     for path, content, message in (
         ("none.csv", None, "does not exist"),

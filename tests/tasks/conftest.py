@@ -44,7 +44,8 @@ def moods(tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "features", lambda *of: known if "moods" in of else features(*of))
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     monkeypatch.setenv("T0_DATA_DIR", str(tmp_path / "data"))
-    return {template.name: template for template in read_template_file(MOODS).templates}
+    templates = read_template_file(MOODS, published=True).templates
+    return {template.name: template for template in templates}
 
 
 @pytest.fixture
