@@ -18,6 +18,7 @@ split_state     decides whether a finished split may be published
 parts           writes and reads files with the records of one piece of a split
 cache_files     writes, describes, publishes and reads the final files of a cache
 record_rows     stores the dataset row from which each record was made
+row_numbers     finds the dataset row of each example, for scores, predictions and samples
 provenance      records the inputs of a task's cache, and finds inputs that changed later
 workers         runs jobs in this process or in worker processes on this machine
 beam_runner     runs the same jobs on Apache Beam

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("tasks", help="a mixture, a task, or tasks by regular expression")
     add("--to", required=True, choices=FORMATS, help="lm-eval: lm-evaluation-harness")
     add("--output", required=True, metavar="DIR", help="a new folder")
-    add("--limit", type=int, metavar="N", help="the first N scored rows of each prompt")
+    add("--limit", type=int, metavar="N", help="the first N rows of each dataset")
     add("--skip_absent", action="store_true", help="leave out absent datasets")
     eos = "text that ends a choice and is scored with it (default: </s>, T5's); --eos= for none"
     add("--eos", default="</s>", metavar="TEXT", help=eos)

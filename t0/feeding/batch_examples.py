@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.caching import record_rows
-from t0.caching.record_rows import RecordRows
+from t0.caching.row_numbers import ExampleRows, cached_rows
 from t0.config.specification import TaskSpec
 from t0.errors import UserError
 from t0.feeding import manifest, packing, token_files
@@ -246,24 +245,20 @@ def find_origin(task: TaskSpec, record: int) -> dict[str, Any]:
     Raises:
       UserError: if the file in which the cache stores them is damaged.
     """
-    folder, file = posixpath.split(task.cache_files[0])
-    split = file.partition(".tfrecord-")[0]
-    rows, records = _open_origins(folder, split)
+    rows, records = _open_origins(task.cache_files[0])
     if rows is None:
         return {}
-    number = int(records[record]["idx"][0]) if rows.choices else record
-    if number >= len(rows.numbers):
-        raise UserError(
-            f"{folder}/rows.{split}.json has no row of record {record:,}: it is damaged"
-        )
+    source = rows.source
+    number = int(records[record]["idx"][0]) if source.choices else record
     return {
-        "dataset": f"{rows.dataset}/{rows.subset}" if rows.subset else rows.dataset,
-        "split": rows.split,
-        "dataset_row": int(rows.numbers[number]),
-        "prompt": rows.prompt,
+        "dataset": f"{source.dataset}/{source.subset}" if source.subset else source.dataset,
+        "split": source.split,
+        "dataset_row": rows.of(number),
+        "prompt": source.prompt,
     }
 
 
 @functools.lru_cache(maxsize=1024)
-def _open_origins(folder: str, split: str) -> tuple[RecordRows | None, CachedRecords]:
-    return record_rows.read(folder, split), CachedRecords(folder, split)
+def _open_origins(file: str) -> tuple[ExampleRows | None, CachedRecords]:
+    folder, name = posixpath.split(file)
+    return cached_rows([file]), CachedRecords(folder, name.partition(".tfrecord-")[0])

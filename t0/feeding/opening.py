@@ -12,6 +12,7 @@ SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.live`).
 
 import contextlib
 import dataclasses
+import functools
 import math
 import posixpath
 import shlex
@@ -21,6 +22,7 @@ from typing import Any
 
 from t0.caching.cache_plan import NO_RECORD
 from t0.caching.provenance import changes_of
+from t0.caching.row_numbers import ExampleRows, cached_rows, rendered_rows
 from t0.caching.verify import verify_cache
 from t0.catalogue.listing import read_listing
 from t0.compat import gin, seqio
@@ -28,14 +30,17 @@ from t0.compat import tf1 as tf
 from t0.config import specification
 from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
-from t0.errors import UserError, short_reason, unknown_name
+from t0.errors import UserError, say, short_reason, unknown_name
 from t0.feeding.live import DatasetBatches, checked_tsv_files, live_source, tokenizes_text
 from t0.feeding.objectives import instructions_of, objective_of
+from t0.feeding.random_access import rows_as_read
 from t0.feeding.reading import ExampleSource
 from t0.feeding.training_data import TrainingData, open_training_data
 from t0.files import paths
 from t0.files.untrusted import parsed_json
+from t0.tasks import PromptedSource
 from t0.tasks.instruction_tasks import InstructionSettings
+from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
@@ -263,6 +268,45 @@ def cache_files(task: seqio.Task, split: str) -> tuple[tuple[str, ...], int]:
     return tuple(names), examples
 
 
+def find_rows(
+    task: seqio.Task, split: str, *, use_cached: bool
+) -> Callable[[], ExampleRows] | None:
+    """Returns a function that finds the dataset rows of a task's examples; None if unknown.
+
+    If the records are answer choices, `idx` counts the examples. Otherwise the examples have the
+    order in which SeqIO reads them without shuffling. Without a cache, all rows are rendered.
+    """
+    steps = list(task.preprocessors)
+    if use_cached and task.cache_dir:
+        files, _ = cache_files(task, split)
+        rows = cached_rows(files)
+        if rows is None and type(task.source) is PromptedSource:
+            _say_rows_are_unknown(posixpath.dirname(task.cache_dir))
+        if rows and rows.source.choices:
+            return lambda: rows
+        keeps = all(step in _KEEPING for step in steps[task._cache_step_idx + 1 :])
+        return rows_as_read(files) if keeps else None
+    kept = [step for step in steps if not isinstance(step, seqio.CacheDatasetPlaceholder)]
+    counts = kept[:1] == [expand_choices] or all(step in _KEEPING for step in kept)
+    if type(task.source) is not PromptedSource or not counts:
+        return None
+    return functools.partial(rendered_rows, task.source, split)
+
+
+@functools.cache  # one line for all tasks of a folder
+def _say_rows_are_unknown(folder: str) -> None:
+    say(
+        f"{folder}: a cache does not record the rows of its dataset (it has no rows.<split>.json), "
+        "so its examples are numbered without dropped rows. Cache again to number them by row"
+    )
+
+
+# The preprocessing steps that neither drop nor reorder examples.
+_KEEPING = (
+    seqio.preprocessors.tokenize,
+    seqio.preprocessors.append_eos,
+    seqio.preprocessors.append_eos_after_trim,
+)
 # Number in a cache's info or stats file -> the limit that it must be below. The number of shards is
 # limited because the names of cache files have five digits for the shard.
 _MOST = {"num_shards": 10**5, "examples": 10**12}

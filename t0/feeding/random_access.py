@@ -12,17 +12,20 @@ offsets. After that, each record takes one read.
 """
 
 import bisect
+import dataclasses
 import functools
 import glob
 import itertools
 import operator
 import posixpath
 import struct
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from t0.caching.row_numbers import ExampleRows, cached_rows
 from t0.errors import UserError, reading
 from t0.feeding import token_files
 from t0.files import paths, protobuf_wire, tfrecord
@@ -32,6 +35,11 @@ from t0.files.any_path import binary
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 
 Value = np.ndarray | list[bytes]
+_T = TypeVar("_T")
+
+# The number of files that SeqIO keeps open, and the number of records that it reads from a file
+# before it continues with the next file.
+_OPEN, _BLOCK = 16, 16
 
 
 class CachedRecords(Sequence[dict[str, Value]]):
@@ -89,6 +97,52 @@ class CachedRecords(Sequence[dict[str, Value]]):
             with reading(path, ValueError), binary(path) as stream:
                 self._begins[file] = np.fromiter(tfrecord.beginnings(stream), np.int64)
         return self._begins[file]
+
+
+def rows_as_read(files: Sequence[str]) -> Callable[[], ExampleRows] | None:
+    """Returns a function that finds the rows of a plain task's examples in SeqIO's reading order.
+
+    Args:
+      files: the TFRecord files of a cached split.
+
+    Returns:
+      None if the cache does not record the rows, or if its records are answer choices.
+    """
+    rows = cached_rows(files)
+    if rows is None or rows.source.choices:
+        return None
+
+    def find() -> ExampleRows:
+        if len(files) == 1:
+            return rows
+        ends = [*itertools.accumulate(map(_count_records, files), initial=0)]
+        if ends[-1] != len(rows.numbers):
+            raise rows.missing(max(ends[-1] - 1, len(rows.numbers)))
+        order = interleave_blocks(iter(range(*pair)) for pair in itertools.pairwise(ends))
+        return dataclasses.replace(rows, numbers=rows.numbers[[*order]])
+
+    return find
+
+
+def _count_records(file: str) -> int:
+    with reading(file, ValueError), binary(file) as stream:
+        return sum(1 for _ in tfrecord.beginnings(stream))
+
+
+def interleave_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
+    """Yields the elements of streams in the order in which SeqIO reads the files of a cache.
+
+    >>> list(interleave_blocks(map(iter, [range(18), "ab"])))[14:]
+    [14, 15, 'a', 'b', 16, 17]
+    """
+    waiting = deque(streams)
+    opened: list[Iterator[_T] | None] = [None] * min(_OPEN, len(waiting))
+    while waiting or any(opened):
+        for index, stream in enumerate(opened):
+            stream = stream or (waiting.popleft() if waiting else None)
+            block = list(itertools.islice(stream, _BLOCK)) if stream else []
+            opened[index] = stream if len(block) == _BLOCK else None
+            yield from block
 
 
 def _files(folder: str, split: str) -> tuple[str, ...]:

@@ -8,24 +8,19 @@ record may have several demonstrations and several outputs. The input of the exa
 the demonstrations that fit into the length limit. Its target is the first output.
 """
 
-import itertools
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from t0.caching.row_numbers import ROW
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
 from t0.feeding import cached_examples, pretraining
+from t0.feeding.random_access import interleave_blocks, rows_as_read
 from t0.feeding.token_files import Ragged, ids_of, record_batches, texts_of
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 
-_T = TypeVar("_T")
-
-# The number of files that SeqIO keeps open, and the number of records that it reads from a file
-# before it continues with the next file.
-_OPEN, _BLOCK = 16, 16
 _TEXTS = tuple(f"{name}_pretokenized" for name in FIELDS)
 _CHOICES = "is_correct"
 _PARTS = "part_bytes"
@@ -70,7 +65,9 @@ def open_cache(
                 shown = None if hides_targets else texts_shown[1]
                 yield InferenceExample(number, texts_shown[0] or "", shown, inputs[0] or [])
 
-    return InputSource(task, total, {"task": task, "split": split}, read)
+    rows = rows_as_read(files)
+    facts = {"task": task, "split": split} | ({"numbered_by": ROW} if rows else {})
+    return InputSource(task, total, facts, read, rows=rows)
 
 
 _Record = tuple[list[list[int] | None], list[bytes | None]]
@@ -131,19 +128,3 @@ def _text(ids: list[int] | None, text: bytes | None, vocabulary: Any) -> str | N
     if text is not None:
         return text.decode("utf-8", "replace")
     return None if ids is None else vocabulary.decode(ids)
-
-
-def interleave_blocks(streams: Iterable[Iterator[_T]]) -> Iterator[_T]:
-    """Yields the elements of streams in the order in which SeqIO reads the files of a cache.
-
-    >>> list(interleave_blocks(map(iter, [range(18), "ab"])))[14:]
-    [14, 15, 'a', 'b', 16, 17]
-    """
-    waiting = deque(streams)
-    opened: list[Iterator[_T] | None] = [None] * min(_OPEN, len(waiting))
-    while waiting or any(opened):
-        for index, stream in enumerate(opened):
-            stream = stream or (waiting.popleft() if waiting else None)
-            block = list(itertools.islice(stream, _BLOCK)) if stream else []
-            opened[index] = stream if len(block) == _BLOCK else None
-            yield from block

@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from t0.caching.row_numbers import ExampleRows
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
 from t0.files.any_path import any_path, unpacked
@@ -81,12 +82,14 @@ class InferenceExample:
       inputs: the input's text.
       targets: the target's text, or None if it is unknown.
       tokens: all tokens of the input.
+      row: the number of the dataset's row; None if it is unknown, or if the number is the row.
     """
 
     number: int
     inputs: str
     targets: str | None
     tokens: Sequence[int]
+    row: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +102,8 @@ class InputSource:
       facts: the facts about the examples for the summary file.
       read: a function of (shard, number of shards) that yields the examples of the shard.
       origin: the arguments from which another process can open the same source.
+      rows: a function that finds the rows of the examples in the dataset; None if they are unknown.
+      sample: the size of a random sample of the rows; None for all examples.
     """
 
     name: str
@@ -106,6 +111,8 @@ class InputSource:
     facts: dict[str, Any]
     read: Callable[[int, int], Iterator[InferenceExample]]
     origin: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    rows: Callable[[], ExampleRows] | None = None
+    sample: int | None = None
 
 
 def answer_choices_error(task: str) -> UserError:

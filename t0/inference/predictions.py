@@ -31,6 +31,7 @@ from typing import Annotated, Any, Protocol
 
 import numpy as np
 
+from t0.caching.row_numbers import ROW
 from t0.config.specification import Count, NotNegative, Positive, Range
 from t0.errors import UserError, say
 from t0.files import paths
@@ -47,6 +48,7 @@ from t0.inference.inputs import (
 )
 from t0.progress import ProgressLine
 from t0.scoring.batching import check_settings
+from t0.scoring.records import draw_numbers, draw_sample
 from t0.scoring.results import read_json, write_json, write_whole
 
 SCHEMA = 1
@@ -155,7 +157,8 @@ class PredictionJob:
         """Formats the prediction for an example as a line of the file."""
         if not self.as_json:
             return prediction.replace("\n", " ")
-        line = {"idx": example.number, "inputs": example.inputs, "prediction": prediction}
+        number = example.number if example.row is None else example.row
+        line = {"idx": number, "inputs": example.inputs, "prediction": prediction}
         if example.targets is not None:
             line["targets"] = example.targets
         return json.dumps({**line, "score": round(float(score), 5)}, ensure_ascii=False)
@@ -216,6 +219,14 @@ class PredictionFile:
         elif writes:
             paths.remove(self._folder)
 
+    @property
+    def by_row(self) -> bool:
+        """Whether the examples of a task are numbered by row.
+
+        Predictions that an earlier version began keep the numbers of that version.
+        """
+        return self._facts.get("numbered_by") == ROW
+
     def _read_summary(self) -> dict[str, Any] | None:
         if not paths.exists(self.path):
             return None
@@ -241,6 +252,8 @@ class PredictionFile:
                 self.finished_batches[window, batch] = predictions.counts
 
     def _check_same(self, others: Mapping[str, Any], happened: str) -> None:
+        if "numbered_by" not in others:
+            self._facts.pop("numbered_by", None)
         differing = [
             f"{name} {others.get(name)!r}, now {self._facts.get(name)!r}"
             for name in sorted(others.keys() | self._facts.keys())
@@ -408,7 +421,7 @@ def _predict_job(
     settings, size = job.settings, _batch_size(job, generator.replicas)
     numbers_of_batches, tokens = [], 0
     with ProgressLine(_share(job), unit="input", doing="predicting") as progress:
-        stream = job.examples.read(settings.shard_id, settings.num_shards)
+        stream = _read_examples(job.examples, settings, by_row=output.by_row)
         for number, window in windows(stream, size * WINDOW):
             window_batches = list(
                 batches(
@@ -479,6 +492,30 @@ def _summary_lines(
     yield from (
         f"  {words}: {summary[name]:,}" for name, words in notes.items() if summary.get(name)
     )
+
+
+def _read_examples(
+    source: InputSource, settings: InferenceSettings, *, by_row: bool
+) -> Iterator[InferenceExample]:
+    """Yields the examples of a shard, with their rows if `by_row`.
+
+    The random numbers and the shard of an example depend on its number, not on its row.
+    """
+    needs_rows = source.rows and (by_row or source.sample is not None)
+    rows = source.rows() if needs_rows else None
+    shard, shards = settings.shard_id, settings.num_shards
+    if source.sample is None:
+        examples = source.read(shard, shards)
+    elif rows is None:
+        numbered = ((example.number, example) for example in source.read(0, 1))
+        examples = (example for _, example in draw_sample(numbered, source.sample))
+    else:
+        drawn = draw_numbers(rows.count, source.sample)
+        examples = (each for each in source.read(0, 1) if rows.of(each.number) in drawn)
+    for example in examples:
+        if example.number % shards == shard:
+            row = rows.of(example.number) if rows and by_row else None
+            yield dataclasses.replace(example, row=row)
 
 
 def _batch_size(job: PredictionJob, replicas: int) -> int:

@@ -13,13 +13,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from t0.caching.row_numbers import ROW
 from t0.caching.split_state import HIDES, exemptions
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
 from t0.feeding.live import elements
 from t0.feeding.objectives import instructions_of
-from t0.feeding.opening import count_examples
+from t0.feeding.opening import count_examples, find_rows
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 from t0.prompts import NO_LABEL, is_missing
 from t0.sources import hidden_label
@@ -72,10 +73,12 @@ def open_task(
             unknown = hidden or example.targets == NO_LABEL
             yield dataclasses.replace(example, targets=None) if unknown else example
 
-    facts = {"task": task.name, "split": split}
+    rows = find_rows(task, split, use_cached=use_cached)
+    place = {"task": task.name, "split": split}
+    facts = place | ({"numbered_by": ROW} if rows else {})
     total = count_examples(task, split, use_cached=use_cached)
-    origin = {**facts, "use_cached": use_cached, "hides_targets": hidden}
-    return InputSource(task.name, total, facts, read, origin)
+    origin = {**place, "use_cached": use_cached, "hides_targets": hidden}
+    return InputSource(task.name, total, facts, read, origin, rows=rows)
 
 
 def _hides_labels(task: seqio.Task, split: str) -> bool:

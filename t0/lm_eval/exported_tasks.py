@@ -13,12 +13,12 @@ A group in the harness can average only over tasks. So each dataset is also expo
 with the rows of all its prompts, and functions in `t0_prompts.py` average over these prompts. This
 is a row in a JSON Lines file:
 
-    {"idx": 0, "dataset": "super_glue/rte", "prompt": "GPT-3 style", "task": "super_glue_...",
-     "inputs": "... True or False?", "choices": ["True", "False"],
+    {"idx": 0, "numbered_by": "row", "dataset": "super_glue/rte", "prompt": "GPT-3 style",
+     "task": "super_glue_...", "inputs": "... True or False?", "choices": ["True", "False"],
      "continuations": ["True</s>", "False</s>"], "gold": 1}
 
-`idx` counts the rows that the template renders. It is the same number as in our own results, so the
-same `idx` means the same example.
+`idx` is the number of the row in the dataset, as in our own results. So the same `idx` means the
+same row in every prompt, even if a prompt drops rows.
 
 Assumptions: as in our evaluation, an example is scored only if exactly one of its choices is
 correct. All other examples are left out and counted. T0's scores include the log-likelihood of EOS.
@@ -27,7 +27,6 @@ The harness does not add EOS to a continuation, so each exported continuation en
 
 import dataclasses
 import importlib.resources
-import itertools
 import json
 import posixpath
 from collections import Counter
@@ -36,6 +35,7 @@ from typing import Any
 
 import yaml
 
+from t0.caching.row_numbers import ROW
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.prompted_task import task_name
 from t0.errors import UserError
@@ -94,7 +94,7 @@ def export(
       split: the split to export.
       group: the name of the group that contains all datasets in the harness.
       eos: the text that is appended to each choice and scored; "" to append nothing.
-      limit: the maximum number of rows per prompt; None for all.
+      limit: the number of rows of the dataset to export, from the first; None for all.
 
     Returns:
       the exported prompts.
@@ -149,7 +149,12 @@ def dataset_task(task: PromptedTask) -> str:
 
 
 def rendered_rows(
-    task: PromptedTask, split: str, report: RowReport, *, eos: str = T5_EOS
+    task: PromptedTask,
+    split: str,
+    report: RowReport,
+    *,
+    eos: str = T5_EOS,
+    limit: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields the rows of a prompt in the form that the harness reads.
 
@@ -158,18 +163,19 @@ def rendered_rows(
       split: the split to render.
       report: a report in which the rows and the left-out rows are counted.
       eos: the text that is appended to each choice; "" to append nothing.
+      limit: the number of rows to render, from the first; None for all. So all prompts get the same
+        rows, even if some prompt drops a row.
     """
     dataset = "/".join(filter(None, (task.dataset, task.subset, task.suffix.strip("_"))))
-    row_numbers = itertools.count()
-    for index, row in enumerate(task.open(split).rows()):
+    for index, row in enumerate(task.open(split).rows(0, limit)):
         example = task.compiled.example(row, index)
         target = report.target(example, hidden_label(task.dataset, row), index)
         if target is None:
             continue
-        idx = next(row_numbers)
         if example.choices.count(target) == 1:
             yield {
-                "idx": idx,
+                "idx": index,
+                "numbered_by": ROW,
                 "dataset": dataset,
                 "prompt": task.template.name,
                 "task": task.name + SCORE_EVAL,
@@ -185,7 +191,7 @@ def _write_prompt(
 ) -> ExportedPrompt:
     name = task.name + SCORE_EVAL
     report = RowReport(hide_labels=True, ranked=True, drops_unlabelled=not task.template.published)
-    rows = itertools.islice(rendered_rows(task, split, report, eos=eos), limit)
+    rows = rendered_rows(task, split, report, eos=eos, limit=limit)
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     if lines:
         with publishing.writing(folder):

@@ -38,8 +38,6 @@ class RowBatch:
       owner: for each text, the index of its row in `rows`, int64 [texts].
       origins: for each text, the name of its field or the index of its prompt.
       is_field: whether each text is a field, bool [texts].
-      numbers: for each prompted text, the number of its example among the prompt's examples. In
-        files of scores, the example has the same number, as `idx`. The number of a field is -1.
     """
 
     rows: list[int]
@@ -47,7 +45,6 @@ class RowBatch:
     owner: np.ndarray
     origins: list[Any]
     is_field: np.ndarray
-    numbers: list[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,38 +81,30 @@ class EvaluationSet:
         """
         rows = enumerate(self.prompts[0].open(self.task_split).rows())
         columns = self.columns
-        example_counts = [0] * len(self.prompts)
         while batch_rows := list(itertools.islice(rows, ROWS_AT_ONCE)):
-            yield self._make_batch(batch_rows, columns, example_counts)
+            yield self._make_batch(batch_rows, columns)
 
     def _make_batch(
-        self,
-        rows: Sequence[tuple[int, Mapping[str, Any]]],
-        columns: frozenset[str],
-        example_counts: list[int],
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], columns: frozenset[str]
     ) -> RowBatch:
-        entries: list[tuple[int, Any, int, str]] = []
+        entries: list[tuple[int, Any, str]] = []
         for position, (index, row) in enumerate(rows):
             for column, value in row.items():
                 if (name := column.replace("-", "_")) in columns:
-                    entries += (
-                        (position, field, -1, text) for field, text in texts_in(name, value)
-                    )
+                    entries += ((position, field, text) for field, text in texts_in(name, value))
             for number, prompt in enumerate(self.prompts):
                 example = prompt.compiled.example(row, index)
                 if example is not None and (prompt.template.published or example.has_target):
-                    entries.append((position, number, example_counts[number], example.inputs))
-                    example_counts[number] += 1
-        owner, origins, numbers, texts = (
-            ([*column] for column in zip(*entries, strict=True)) if entries else ([], [], [], [])
+                    entries.append((position, number, example.inputs))
+        owner, origins, texts = (
+            ([*column] for column in zip(*entries, strict=True)) if entries else ([], [], [])
         )
         return RowBatch(
             rows=[index for index, _ in rows],
             texts=texts,
             owner=np.array(owner, np.int64),
             origins=origins,
-            is_field=np.array([number < 0 for number in numbers], bool),
-            numbers=numbers,
+            is_field=np.array([isinstance(origin, str) for origin in origins], bool),
         )
 
 

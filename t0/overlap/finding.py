@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from t0.caching.row_numbers import ROW
 from t0.caching.workers import run_jobs
 from t0.catalogue.listing import Listing, read_listing
 from t0.errors import UserError, interruptible
@@ -212,6 +213,7 @@ def _describe_run(
         "train_tasks": sorted({source.task for source in training.sources}),
         "eval": list(request.evaluation),
         "eval_split": request.eval_split,
+        "numbered_by": ROW,
         "ngrams": list(request.settings.ngrams),
         "min_words": request.settings.min_words,
         "normalisation": "NFKC, case folded; words of letters, marks and digits; no apostrophes",

@@ -270,7 +270,7 @@ class OverlapOutcome:
             for name in prompt.compiled.columns & overlaps_by_column.keys():
                 overlaps = {n: overlaps[n] or overlaps_by_column[name][n] for n in lengths}
             _add_text(tally["prompts"][prompt.name], size, word_counts, overlaps)
-            prompts[prompt.name] = {"idx": batch.numbers[text], **record, "overlaps": overlaps}
+            prompts[prompt.name] = {"idx": row, **record, "overlaps": overlaps}
         every = [*overlaps_by_column.values(), *(item["overlaps"] for item in prompts.values())]
         row_overlaps = {n: any(item[n] for item in every) for n in lengths}
         tally["rows"] += 1

@@ -14,10 +14,11 @@ Accuracies are in percent. An interval generalizes to other examples and, if the
 prompts, also to other similar prompts. The interval from `fixed_low` to `fixed_high` keeps the
 prompts fixed, and generalizes only to other examples.
 
-Assumptions: tasks with the same name have the same prompt and dataset in every run, and the same
-`idx` means the same row of the dataset. Two runs scored the same example if the row, the gold
-choice, the number of choices, and the texts of input and choices are equal. If a file has no
-inputs, its texts are not compared with the texts of other runs.
+Assumptions: tasks with the same name have the same prompt and dataset in every run. If two tasks
+number their examples by row, the same `idx` means the same row of the dataset. Tasks that number
+their examples in different ways (`numbered_by`) are not paired. Two runs scored the same example if
+the row, the gold choice, the number of choices, and the texts of input and choices are equal. If a
+file has no inputs, its texts are not compared with the texts of other runs.
 """
 
 import math
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t0.reports import statistics
-from t0.reports.example_scores import ExampleScores
+from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.statistics import FIXED, RANDOM, CrossedMean, Interval
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def shared_grid(
       any_texts: whether examples with equal rows count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
-    all_scores = [scores for run_scores in seeds for scores in run_scores]
+    all_scores = [keep_apart(scores) for run_scores in seeds for scores in run_scores]
     prompts = [
         _find_shared_examples(scores, any_texts=any_texts)
         for scores in zip(*all_scores, strict=True)
@@ -158,6 +159,8 @@ def shared_tasks(
 ) -> tuple[list["RankedTask"], Grid | None]:
     """Returns the tasks of a dataset that all runs scored, and the grid of their shared examples.
 
+    A task is left out if the runs number its examples in different ways.
+
     Args:
       runs: for each run, the evaluated checkpoints of its seeds.
       dataset: the dataset's name.
@@ -165,7 +168,12 @@ def shared_tasks(
     """
     scored = [[scored_tasks(seed, dataset) for seed in seeds] for seeds in runs]
     all_tasks = [tasks for seeds in scored for tasks in seeds]
-    names = [name for name in all_tasks[0] if all(name in tasks for tasks in all_tasks)]
+    names = [
+        name
+        for name in all_tasks[0]
+        if all(name in tasks for tasks in all_tasks)
+        and len({tasks[name].scores.numbered_by for tasks in all_tasks}) == 1
+    ]
     if not names:
         return [], None
     scores = [[[tasks[name].scores for name in names] for tasks in seeds] for seeds in scored]

@@ -15,8 +15,8 @@ there are several runs, each row also has the run's difference from the first ru
 examples and on clean examples.
 
 Assumptions: the overlap was computed for the evaluated rows. If the overlap is for another split,
-or if an evaluated example has a higher `idx` than all examples in the overlap, a UserError is
-raised.
+if it numbers the examples in another way (`numbered_by`), or if an evaluated example has a higher
+`idx` than all rows in the overlap, a UserError is raised.
 """
 
 import dataclasses
@@ -33,6 +33,7 @@ from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.example_scores import EXAMPLE, ROW
 from t0.reports.result_files import (
     field,
     is_integer,
@@ -60,9 +61,11 @@ class Overlap:
       split: the split of the evaluation tasks.
       ngram: the n-gram length that decides whether an example overlaps.
       train: the names of the training datasets.
-      examples: name of a task without the suffix `_score_eval` -> the number of its examples.
+      examples: name of a task without the suffix `_score_eval` -> the number of its examples or, if
+        they are numbered by row, of the rows of its dataset.
       rows: name of a task without the suffix `_score_eval` -> the `idx` of each overlapping
         example.
+      numbered_by: the meaning of `idx`: `ROW` or `EXAMPLE`.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class Overlap:
     train: tuple[str, ...]
     examples: Mapping[str, int]
     rows: Mapping[str, Collection[int]]
+    numbered_by: str = EXAMPLE
 
     @property
     def sentence(self) -> str:
@@ -103,8 +107,11 @@ def read_overlap(path: Path) -> Overlap:
     ngrams = field(run, "ngrams", "a list", f"{path}: run")
     if not ngrams or not all(map(is_integer, ngrams)):
         raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
+    numbered_by = field(run, "numbered_by", "a text", f"{path}: run", default=EXAMPLE)
     examples = {
-        task: field(tally, "texts", "an integer", f"{path}: {task}")
+        task: field(dataset_counts, "rows", "an integer", f"{path}: {task}")
+        if numbered_by == ROW
+        else field(tally, "texts", "an integer", f"{path}: {task}")
         for dataset_counts in read_values(content, "datasets", "an object", path).values()
         for task, tally in read_values(dataset_counts, "prompts", "an object", path).items()
     }
@@ -123,6 +130,7 @@ def read_overlap(path: Path) -> Overlap:
         train=tuple(map(str, field(run, "train", "a list", f"{path}: run"))),
         examples=examples,
         rows=_read_overlapping_rows(rows_path, str(ngrams[0])),
+        numbered_by=numbered_by,
     )
 
 
@@ -228,6 +236,13 @@ def _check_same_rows(run: EvaluatedRun, tasks: Sequence[RankedTask], overlap: Ov
         )
     for task in tasks:
         count = overlap.examples[_plain_name(task)]
+        if task.scores and task.scores.numbered_by != overlap.numbered_by:
+            again = "`t0 overlap`" if overlap.numbered_by != ROW else "the evaluation"
+            raise UserError(
+                f"{overlap.path} numbers examples by {overlap.numbered_by}, but {task.name} in "
+                f"{run.path} is numbered by {task.scores.numbered_by}, so they cannot be matched. "
+                f"Run {again} again"
+            )
         if task.scores and task.scores.idx.max() >= count:
             raise UserError(
                 f"{overlap.path} has {count:,} examples of {_plain_name(task)}, but {run.path} has "

@@ -29,7 +29,7 @@ from typing import Any
 from t0.errors import UserError
 from t0.reports import accuracies
 from t0.reports.accuracies import SIGNIFICANT, Grid
-from t0.reports.evaluations import RankedTask, dataset_groups
+from t0.reports.evaluations import EvaluatedRun, RankedTask, dataset_groups
 from t0.reports.held_out import title_of
 from t0.reports.named_runs import NamedRun, check_comparable, notes_on
 from t0.reports.statistics import CONFIDENCE, tied_sets
@@ -185,6 +185,7 @@ def _compare_dataset(
     seeds = [runs[i].seeds for i in scored]
     tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
     notes += _describe_omitted_prompts(dataset, {runs[i].name: task_names[i] for i in scored})
+    notes += _describe_numbering(dataset, seeds)
     if grid is None:
         notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
         return None
@@ -241,6 +242,19 @@ def _describe_omitted_prompts(dataset: str, names: Mapping[str, Sequence[set[str
                 f"({len(left_out)} in all). The {len(common)} prompts of all runs are compared."
             )
     return notes
+
+
+def _describe_numbering(dataset: str, runs: Sequence[Sequence[EvaluatedRun]]) -> list[str]:
+    tasks = [accuracies.scored_tasks(seed, dataset) for seeds in runs for seed in seeds]
+    common = [name for name in tasks[0] if all(name in names for names in tasks)]
+    numbered = {name: {names[name].scores.numbered_by for names in tasks} for name in common}
+    left_out = [name for name, kinds in numbered.items() if len(kinds) > 1]
+    if not left_out:
+        return []
+    return [
+        f"{dataset}: {len(left_out)} prompts, such as {left_out[0]}, are left out, because some "
+        "runs number their examples by row and others do not. Evaluate them again"
+    ]
 
 
 def _describe_omitted_examples(

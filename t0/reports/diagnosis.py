@@ -41,7 +41,7 @@ import numpy as np
 
 from t0.reports import statistics
 from t0.reports.evaluations import EvaluatedRun
-from t0.reports.example_scores import ExampleScores
+from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.held_out import title_of
 from t0.reports.plots import MUTED, Panel, tooltip_id
 from t0.reports.tables import MARK
@@ -186,6 +186,7 @@ def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
             scores = [t.scores for t in run.tasks if t.dataset == dataset and t.scores]
             if not scores:
                 continue
+            scores = keep_apart(scores)
             units = [s.idx if s.documents is None else s.documents for s in scores]
             _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
             calibration = calibrate(

@@ -40,7 +40,14 @@ from typing import Any
 from t0.errors import UserError, printable
 from t0.progress import ProgressLine
 from t0.reports import lm_eval_samples
-from t0.reports.example_scores import ExampleScores, read_samples, read_scores, with_answers
+from t0.reports.example_scores import (
+    EXAMPLE,
+    ROW,
+    ExampleScores,
+    read_samples,
+    read_scores,
+    with_answers,
+)
 from t0.reports.held_out import held_out_titles
 from t0.reports.plots import Mark, run_letter
 from t0.reports.result_files import (
@@ -96,12 +103,14 @@ class Prediction:
 
     Attributes:
       heading: the name of the example, if the file of predictions names its examples.
+      row: the id of the row in the user's data, or its number; None if both are unknown.
     """
 
     heading: str
     inputs: str
     targets: tuple[str, ...]
     prediction: str
+    row: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -250,7 +259,23 @@ def _read_run(path: Path) -> EvaluatedRun:
         facts.pop("mode")
         return replace(run, decoded=_read_decoded_tasks(content, path))
     tasks, skipped = _read_ranked_tasks(content, path, step)
-    return replace(run, tasks=tasks, skipped=skipped)
+    return replace(run, tasks=tasks, skipped=skipped, notes=(*run.notes, *_note_numbers(tasks)))
+
+
+def _note_numbers(tasks: Sequence[RankedTask]) -> list[str]:
+    """Returns a note for each dataset whose prompts number their examples in different ways."""
+    numbered: dict[str, dict[str, list[str]]] = {}
+    for task in tasks:
+        if task.scores:
+            kinds = numbered.setdefault(task.dataset, {})
+            kinds.setdefault(task.scores.numbered_by, []).append(task.name)
+    return [
+        f"{dataset}: the examples of {len(kinds[EXAMPLE])} prompts, such as {kinds[EXAMPLE][0]}, "
+        "are not numbered by row, so they are not paired with the other prompts. Cache these "
+        "tasks again and evaluate them again"
+        for dataset, kinds in numbered.items()
+        if len(kinds) > 1
+    ]
 
 
 def _make_run(
@@ -307,11 +332,17 @@ def _read_ranked_tasks(
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
     """Returns the tasks with an accuracy, and the names of the tasks without an accuracy."""
     tasks, skipped = [], []
+    facts = field(content, "run", "an object", path, default={})
+    run_numbering = field(facts, "numbered_by", "a text", f"{path}: run", default=EXAMPLE)
     records = sorted(read_values(content, "tasks", "an object", path).items())
     with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
         for name, record in records:
+            where = f"{path}: task '{name}'"
+            numbering = field(record, "numbered_by", "a text", where, default=run_numbering)
             scores = _read_task_scores(path, name, step, decoded="decoded" in record)
-            task = _make_ranked_task(name, record, where=f"{path}: task '{name}'", scores=scores)
+            if scores:
+                scores = replace(scores, numbered_by=ROW if numbering == ROW else EXAMPLE)
+            task = _make_ranked_task(name, record, where=where, scores=scores)
             if task is None:
                 skipped.append(name)
             else:
@@ -541,7 +572,9 @@ def _parse_prediction(record: object, where: str) -> Prediction:
         inputs = _collect_texts(record.get("inputs"))
         heading, targets = None, record.get("targets")
     heading, targets = "".join(_collect_texts(heading)), tuple(_collect_texts(targets))
-    return Prediction(heading, "\n\n".join(inputs), targets, record["prediction"])
+    rows = [record[key] for key in ("id", "idx") if isinstance(record.get(key), str | int)]
+    prediction = record["prediction"]
+    return Prediction(heading, "\n\n".join(inputs), targets, prediction, *rows[:1])
 
 
 def _collect_texts(*values: object) -> list[str]:

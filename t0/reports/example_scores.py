@@ -23,10 +23,13 @@ line for each example:
 Only a few numbers of each example are kept, so memory does not grow with the length of the texts.
 `ExampleScores.records` reads the texts again, one example at a time.
 
-Assumptions: `idx` is the number of a row in the dataset, the same in every prompt and run. If the
-gold choice of a line is null or -1, the example is excluded and left out. If a score is not finite,
-an index is out of range, or the prediction is not the likeliest choice, a UserError names the file
-and line.
+Assumptions: if `numbered_by` is `ROW`, `idx` is the number of a row in the dataset, the same in
+every prompt and run. If it is `EXAMPLE`, a prompt's examples are numbered without the rows that the
+prompt drops, as in results of earlier versions. So the same `idx` may be another row in another
+prompt, and examples are paired only with examples that are numbered in the same way. If the gold
+choice of a line is null or -1, the example is excluded and left out. If a score is not finite, an
+index is out of range, or the prediction is not the likeliest choice, a UserError names the file and
+line.
 """
 
 import dataclasses
@@ -47,6 +50,8 @@ from t0.reports.result_files import field, read_json_lines
 _ROUNDING_NATS = 1e-4
 # The lengths by which a choice's log-likelihood may be divided.
 LENGTHS = ("tokens", "characters")
+# The values of `numbered_by` in results files. Results without it are numbered by example.
+ROW, EXAMPLE = "row", "example"
 # Statistic of an example -> its type in `ExampleScores`.
 _TYPES = {
     "idx": np.int64,
@@ -82,6 +87,7 @@ class ExampleScores:
         tokens or characters. "decoded" compares the decoded answer with the gold choice. If the
         files do not have the required lengths or answers, the normalization is missing.
       task: the task of these examples; None if the file has only one task.
+      numbered_by: the meaning of `idx`: `ROW` or `EXAMPLE`.
     """
 
     path: Path
@@ -97,6 +103,7 @@ class ExampleScores:
     documents: np.ndarray | None = None
     right_by: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     task: str | None = None
+    numbered_by: str = EXAMPLE
 
     def __len__(self) -> int:
         return len(self.idx)
@@ -181,6 +188,7 @@ class _ScoreColumns:
         self._rows: list[tuple[Any, ...]] = []
         self._labels: set[tuple[str, ...]] = set()
         self._seen: set[int] = set()
+        self._numbered_by: set[Any] = set()
 
     def add(self, record: Mapping[str, Any], where: str) -> bool:
         """Checks a record and adds its numbers.
@@ -214,6 +222,7 @@ class _ScoreColumns:
         if idx in self._seen:
             raise UserError(f"{where}: idx {idx} occurs twice. Evaluate this task again.")
         self._seen.add(idx)
+        self._numbered_by.add(record.get("numbered_by"))
         if len(self._labels) < 2:
             self._labels.add(texts)
         tokens, characters = (
@@ -252,6 +261,7 @@ class _ScoreColumns:
                 if None not in right
             },
             task=task,
+            numbered_by=ROW if self._numbered_by == {ROW} else EXAMPLE,
         )
 
 
@@ -272,6 +282,23 @@ def _is_right_by(
         return None
     shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
     return shares.index(max(shares)) == gold
+
+
+def keep_apart(prompts: Sequence[ExampleScores]) -> list[ExampleScores]:
+    """Returns the scores of a dataset's prompts so that only equal rows have equal numbers.
+
+    If some prompts are numbered by row and others by example, the numbers of the latter become
+    negative, and their documents are marked. So they are not paired with the rows.
+    """
+    if len({scores.numbered_by for scores in prompts}) < 2:
+        return [*prompts]
+    return [scores if scores.numbered_by == ROW else _not_by_row(scores) for scores in prompts]
+
+
+def _not_by_row(scores: ExampleScores) -> ExampleScores:
+    marked = [f"{scores.numbered_by} {document}" for document in scores.documents or ()]
+    documents = None if scores.documents is None else np.array(marked, object)
+    return dataclasses.replace(scores, idx=-1 - scores.idx, documents=documents)
 
 
 def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:

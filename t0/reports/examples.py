@@ -150,7 +150,7 @@ def _collect_ranked_rows(
             input_index = None if inputs is None else _add_string(strings, inputs)
             row = [idx, input_index, gold, choices, []]
             row += [_add_string(strings, str(record["id"]))] if "id" in record else []
-            row = rows.setdefault((idx, gold, choices), row)
+            row = rows.setdefault((task.scores.numbered_by, idx, gold, choices), row)
             values = [round(float(choice["log_likelihood"]), 3) for choice in scored_choices]
             row[4].append([run, record["prediction"], values])
     return [rows[key] for key in sorted(rows)]
@@ -251,7 +251,7 @@ def _decoded_rows(run: EvaluatedRun, task: DecodedTask) -> Iterator[dict[str, An
         yield {
             "run": run.label,
             "dataset": task.name,
-            "id": example.heading or number,
+            "id": example.heading or (number if example.row is None else example.row),
             "prompt": task.name,
             "text": example.inputs,
             "target": " ||| ".join(example.targets),

@@ -155,6 +155,7 @@ def exported_sample(
         {"text": text, "log_likelihood": value} for text, value in zip(texts, values, strict=True)
     ]
     line = {key: doc[key] for key in ("idx", "inputs", "gold")} | {"choices": choices}
+    line["numbered_by"] = doc.get("numbered_by")
     line["prediction"] = values.index(max(values)) if values else None
     return (name, dataset, prompt), line, doc.get("continuations") != texts
 

@@ -214,6 +214,7 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
                 f"tasks with answer choices, and {path.parent}/scores/<task>_<step>.jsonl "
                 "next to it. Copy that evaluation's folder scores/ there, or evaluate again."
             )
+    _check_numbering(runs)
     for fact, why in _REFUSED.items():
         values = _collect_values(runs, fact)
         # The text after the colon says which tokens are scored. This text may differ, because the
@@ -221,6 +222,26 @@ def check_comparable(runs: Sequence[NamedRun]) -> None:
         if len({value.partition(":")[0] for value in values.values()}) > 1:
             descriptions = "; ".join(f"{name} has {value}" for name, value in values.items())
             raise UserError(f"these runs cannot be compared by '{fact}' ({descriptions}): {why}.")
+
+
+def _check_numbering(runs: Sequence[NamedRun]) -> None:
+    """Raises a UserError if no numbering of the examples is common to all runs."""
+    kinds = {
+        run.name: [
+            {task.scores.numbered_by for task in seed.tasks if task.scores} for seed in run.seeds
+        ]
+        for run in runs
+    }
+    if not set.intersection(*(seed for seeds in kinds.values() for seed in seeds)):
+        numbered = {
+            name: " and ".join(sorted(set().union(*seeds))) for name, seeds in kinds.items()
+        }
+        raise UserError(
+            "these runs number their examples in different ways "
+            f"({'; '.join(f'{name}: by {kind}' for name, kind in numbered.items())}), so the same "
+            "number is another row and examples cannot be paired. Evaluate again the runs that are "
+            "not numbered by row"
+        )
 
 
 def notes_on(runs: Sequence[NamedRun]) -> list[str]:

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from t0.caching.row_numbers import ExampleRows
 from t0.compat import gin, mesh_dataset, seqio, t5_mesh, tf
 from t0.config.bindings import bound
 from t0.errors import UserError
@@ -26,7 +27,8 @@ from t0.feeding import live, opening
 from t0.feeding.objectives import objective_of
 from t0.inference.text_decoder import TextDecoder
 from t0.scoring import evaluate, perplexity
-from t0.scoring.records import draw_sample, sample_facts
+from t0.scoring.records import draw_numbers, sample_facts
+from t0.sources.documents import ids_in_rows
 
 RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"
 
@@ -220,17 +222,66 @@ def select_examples(
         )
         named = (mesh_dataset.EvalDataset(*fields) for fields in all_fields)
         datasets = (dataset for dataset in named if names is None or dataset.name in names)
-        return [limit_examples(dataset, settings.examples) for dataset in datasets]
+        return [
+            limit_examples(dataset, settings.examples, configured_rows(dataset.name))
+            for dataset in datasets
+        ]
 
     return read
 
 
-def limit_examples(dataset: Any, max_examples: int | None) -> Any:
+# A function that finds the rows of a task's examples in SeqIO's reading order.
+FindRows = Callable[[], ExampleRows]
+
+
+def configured_rows(name: str) -> FindRows | None:
+    """Returns a function that finds the rows of a task's examples; None if they are unknown."""
+    ours = bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
+    shuffles = bound("mesh_eval_dataset_fn.shuffle_eval_examples")
+    if not ours or shuffles or name not in seqio.TaskRegistry.names():
+        return None
+    return opening.find_rows(
+        seqio.TaskRegistry.get(name),
+        bound("run.dataset_split", "train"),
+        use_cached=bool(bound("mesh_eval_dataset_fn.use_cached", False)),
+    )
+
+
+def describe_rows(
+    find_rows: FindRows | None, max_examples: int | None
+) -> list[dict[str, Any]] | None:
+    """Returns the rows of a task's decoded examples, as `decoded.RowsOf` does.
+
+    Args:
+      find_rows: a function that finds the rows; None if they are unknown.
+      max_examples: the size of the sample of rows; None for all rows.
+    """
+    if find_rows is None:
+        return None
+    rows = find_rows()
+    numbers = [int(rows.numbers[position]) for position in _positions(rows, max_examples)]
+    order, source = sorted(numbers), rows.source
+    ids = ids_in_rows(source.dataset, source.subset, source.split, rows.count, order)
+    id_of = dict(zip(order, ids, strict=True)) if ids else {}
+    return [{"idx": number} | ({"id": id_of[number]} if id_of else {}) for number in numbers]
+
+
+def _positions(rows: ExampleRows, max_examples: int | None) -> list[int]:
+    """Returns the positions of the examples whose rows are in the sample."""
+    if max_examples is None:
+        return [*range(len(rows.numbers))]
+    drawn = draw_numbers(rows.count, max_examples)
+    return [position for position, row in enumerate(rows.numbers.tolist()) if row in drawn]
+
+
+def limit_examples(
+    dataset: Any, max_examples: int | None, find_rows: FindRows | None = None
+) -> Any:
     """Limits a task's dataset to `max_examples`; None for all examples.
 
-    Decoded tasks get a random sample, which `draw_sample` draws. The rank evaluation samples its
-    records itself. Perplexity is measured on the first examples, because a stream of text may be
-    too long to be counted.
+    Decoded tasks get a random sample of the dataset's rows, which `draw_sample` draws. If the rows
+    are unknown, examples are drawn. The rank evaluation samples its records itself. Perplexity is
+    measured on the first examples, because a stream of text may be too long to be counted.
     """
     if max_examples is None:
         return dataset
@@ -241,11 +292,13 @@ def limit_examples(dataset: Any, max_examples: int | None) -> Any:
             return examples
         if not dataset.metric_fns:
             return examples.take(max_examples)
-        counted = live.elements(
-            lambda: dataset.dataset_fn(**keyword_arguments).map(lambda _: 0).batch(1024)
-        )
-        count = sum(map(len, counted))
-        sample = [number for number, _ in draw_sample(enumerate(range(count)), max_examples)]
+        if find_rows is not None:
+            sample = _positions(find_rows(), max_examples)
+        else:
+            counted = live.elements(
+                lambda: dataset.dataset_fn(**keyword_arguments).map(lambda _: 0).batch(1024)
+            )
+            sample = [*draw_numbers(sum(map(len, counted)), max_examples)]
         return (
             examples.enumerate()
             .filter(lambda number, _: tf.reduce_any(tf.equal(number, sample)))

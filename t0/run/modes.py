@@ -281,7 +281,14 @@ def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
     """Decodes texts, computes their metrics, and writes the metrics to a results file."""
     facts = evaluation_dispatch.given_facts()
     written = evaluation_dispatch.EvaluationSettings().written_predictions
-    eval_model = decoded.with_results(decode, facts, written=written)
+    eval_model = decoded.with_results(
+        decode,
+        facts,
+        written=written,
+        rows_of=lambda name: evaluation_dispatch.describe_rows(
+            evaluation_dispatch.configured_rows(name), facts.get("examples")
+        ),
+    )
     with compat.replaced("mesh_utils.eval_model", eval_model):
         _mesh_run(run)
 

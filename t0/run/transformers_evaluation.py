@@ -27,8 +27,10 @@ from t0.run.evaluation_dispatch import (
     DECODE,
     PERPLEXITY,
     RANK,
+    FindRows,
     check_kinds,
     check_shards,
+    describe_rows,
     kinds_of,
     limit_examples,
 )
@@ -39,10 +41,11 @@ from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import Truncation
 from t0.scoring.records import (
     ChoiceRecord,
+    TaskRecords,
     cached_records,
+    number_records,
     rendered_rows,
     sample_facts,
-    sample_records,
     text_of,
 )
 from t0.scoring.results import WITHOUT_EOS
@@ -232,10 +235,17 @@ class _Run:
     def decode(self, tasks: Sequence[seqio.Task]) -> None:
         """Decodes tasks, and computes their metrics."""
         evaluation, folder = self.evaluation, self.facts["model_dir"]
+        by_name = {task.name: task for task in tasks}
+
+        def find_rows(name: str) -> FindRows | None:
+            cached = bool(evaluation.cache_dirs)
+            return opening.find_rows(by_name[name], evaluation.split, use_cached=cached)
+
         eval_model = decoded.with_results(
             self._decode_datasets,
             {name: value for name, value in self.facts.items() if name != "step"},
             count_tokens=self._count_tokens,
+            rows_of=lambda name: describe_rows(find_rows(name), evaluation.examples),
         )
         datasets = [
             mesh_dataset.EvalDataset(
@@ -258,7 +268,10 @@ class _Run:
                 1,
                 evaluation.split,
                 folder,
-                lambda **_: [limit_examples(each, evaluation.examples) for each in datasets],
+                lambda **_: [
+                    limit_examples(each, evaluation.examples, find_rows(each.name))
+                    for each in datasets
+                ],
                 evaluation.output,
                 None,
             )
@@ -368,25 +381,33 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 
 
 def _read_records(
-    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation
-) -> Iterator[ChoiceRecord]:
+    task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, by_row: bool
+) -> TaskRecords:
+    split = evaluation.split
+    options = {"examples": evaluation.examples, "by_row": by_row}
     if evaluation.cache_dirs:
-        files, _ = opening.cache_files(task, evaluation.split)
-        texts = cached_records(task.name, files, examples=evaluation.examples)
+        read = cached_records(task.name, opening.cache_files(task, split)[0], **options)
     elif rank_evaluation.is_prompted(task):
-        texts = _render_choices(task, evaluation)
+        rendered = rendered_rows(task.source, split, **options)
+        rows = task.source.open(split).num_rows if by_row else None
+        read = TaskRecords(_choices_in(rendered), rows)
     else:
-        rendered = map(_make_text_record, _render_records(task, evaluation.split))
-        texts = sample_records(rendered, evaluation.examples)
+        find = opening.find_rows(task, split, use_cached=False) if by_row else None
+        rendered = map(_make_text_record, _render_records(task, split))
+        read = number_records(rendered, find and find(), **options)
+    return read._replace(records=_joined(joiner, read.records))
+
+
+def _joined(joiner: TextJoiner, texts: Iterator[ChoiceRecord]) -> Iterator[ChoiceRecord]:
     try:
         yield from joiner.records(texts)
     except tf.errors.OpError as error:
         raise original(error) from error
 
 
-def _render_choices(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[ChoiceRecord]:
+def _choices_in(rendered: Iterator[tuple[int, Mapping[str, Any]]]) -> Iterator[ChoiceRecord]:
     """Yields a prompted task's records without TensorFlow, which would take a second per task."""
-    for number, row in rendered_rows(task.source, evaluation.split, evaluation.examples):
+    for number, row in rendered:
         for choice, text in enumerate(row["answer_choices"] or ()):
             fields = {"is_correct": text == row["targets"], "document": row.get("document")}
             yield _text_record(number, row, choice=choice, text=text, **fields)

@@ -23,7 +23,7 @@ Predictions are written in the formats that the evaluation scripts of the recipe
 |---|---|---|
 | `sni_...` | `.jsonl` | Tk-Instruct's `predicted_examples.jsonl`: task, instance, `prediction` |
 | `qa_...` | `.json` | `predictions`: id -> text, as SQuAD's scripts read; `metrics`; `examples` |
-| any other | `.jsonl` | `inputs`, `prediction`, `targets` |
+| any other | `.jsonl` | `idx` (the number of the row), `id`, `inputs`, `prediction`, `targets` |
 """
 
 import contextlib
@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 
 from t0 import compat
+from t0.caching.row_numbers import EXAMPLE, ROW
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
 from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
@@ -75,6 +76,9 @@ Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
 # A function that counts the tokens of a text, given the feature ("inputs" or "targets") and the
 # text.
 CountTokens = Callable[[str, str], int]
+# A function of a task's name, which returns the number of the dataset's row ("idx") of each decoded
+# example and, if the row has one, its id in the user's data ("id"); None if the rows are unknown.
+RowsOf = Callable[[str], Sequence[Record] | None]
 
 
 def with_results(
@@ -83,6 +87,7 @@ def with_results(
     *,
     count_tokens: CountTokens | None = None,
     written: int | None = None,
+    rows_of: RowsOf = lambda task: None,
 ) -> Callable[..., None]:
     """Wraps Mesh TensorFlow's `eval_model`, so that its results are also written to files.
 
@@ -94,6 +99,7 @@ def with_results(
       count_tokens: the function that counts the tokens of a text; None to count with the task's
         vocabulary.
       written: the maximum number of examples in each predictions file; None for all.
+      rows_of: a function that finds the dataset row of each decoded example of a task.
     """
     published = mesh_utils.eval_model
 
@@ -104,10 +110,11 @@ def with_results(
         model_dir, split = arguments["model_dir"], arguments["dataset_split"]
         recorder = _DecodingRecorder(
             results_folder(arguments),
-            {"model_dir": model_dir, "split": split, "mode": "eval", **facts},
+            {"model_dir": model_dir, "split": split, "mode": "eval", "numbered_by": ROW, **facts},
             arguments["sequence_length"],
             count_tokens,
             written,
+            rows_of,
         )
         open_datasets, datasets = arguments["eval_dataset_fn"], []
 
@@ -172,6 +179,7 @@ class _DecodingRecorder:
     lengths: Lengths
     count_tokens: CountTokens | None
     written: int | None
+    rows_of: RowsOf
 
     def __post_init__(self) -> None:
         self._tasks = 0
@@ -249,8 +257,11 @@ class _DecodingRecorder:
         self._seen = []
         step = int(mesh_utils.get_step_from_checkpoint_path(self._checkpoint))
         written = {"examples": examples[: self.written], "predictions": texts[: self.written]}
-        path = write_predictions(self.folder, task, step, **written)
+        rows = self.rows_of(name)
+        rows = rows if rows and len(rows) >= len(examples) else None
+        path = write_predictions(self.folder, task, step, **written, rows=rows)
         entry["examples"] = len(examples)
+        entry["numbered_by"] = ROW if rows else EXAMPLE
         entry["predictions"] = os.path.relpath(path, self.folder)
         for feature in ("inputs", "targets"):
             cut = entry[f"truncated_{feature}"] = self._count_truncated(task, feature, examples)
@@ -347,6 +358,7 @@ def write_predictions(
     *,
     examples: Sequence[Record],
     predictions: Sequence[str],
+    rows: Sequence[Record] | None = None,
 ) -> str:
     """Writes `predictions/<task>_<step>.json` or `.jsonl` under `folder`; returns its path.
 
@@ -356,6 +368,7 @@ def write_predictions(
       step: the checkpoint's step.
       examples: the records from `task.get_dataset`; texts may be bytes.
       predictions: the decoded text of each record.
+      rows: the dataset row of each record, as `RowsOf` returns it; None if the rows are unknown.
 
     Raises:
       UserError: if the file cannot be written.
@@ -367,7 +380,8 @@ def write_predictions(
         records = (task.source.prediction_line(example, text.strip()) for example, text in pairs)
         ending, lines = "jsonl", _json_lines(records)
     else:
-        ending, lines = "jsonl", _json_lines(_line(example, text) for example, text in pairs)
+        numbered = zip(rows or itertools.repeat({}), pairs)  # noqa: B905 (there may be more rows)
+        ending, lines = "jsonl", _json_lines({**row, **_line(*pair)} for row, pair in numbered)
     path = os.path.join(folder, "predictions", f"{task.name}_{step}.{ending}")  # noqa: PTH118
     write_whole(path, lines)
     return path

@@ -176,26 +176,29 @@ def rank_task_facts(
     return RankTaskFacts(name, dataset + subset, source.template.name, metric_fns, rows)
 
 
-def _read_records(data: Any, split: str, examples: int | None) -> Iterator[records.ChoiceRecord]:
-    """Yields a task's records: from its cache files, from rendered rows, or with SeqIO."""
+def _read_records(data: Any, split: str, examples: int | None, by_row: bool) -> records.TaskRecords:
+    """Returns a task's records: from its cache files, from rendered rows, or with SeqIO."""
     name, use_cached = data.name, bool(bound("mesh_eval_dataset_fn.use_cached", False))
-    as_registered = (
+    registered = (
         name in seqio.TaskRegistry.names()
         and bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
-        and not bound("mesh_eval_dataset_fn.num_eval_examples")
     )
-    task = seqio.TaskRegistry.get(name) if as_registered else None
-    if task and use_cached and opening.is_all_cached(task):
-        files, _ = opening.cache_files(task, split)
-        yield from records.cached_records(name, files, examples=examples)
-        return
-    if task and not use_cached and is_prompted(task):
-        yield from records.prompted_records(task.source, split, task.output_features, examples)
-        return
+    task = seqio.TaskRegistry.get(name) if registered else None
+    options = {"examples": examples, "by_row": by_row}
+    if task and not bound("mesh_eval_dataset_fn.num_eval_examples"):
+        if use_cached and opening.is_all_cached(task):
+            return records.cached_records(name, opening.cache_files(task, split)[0], **options)
+        if not use_cached and is_prompted(task):
+            features = task.output_features
+            return records.prompted_records(task.source, split, features, **options)
+    find = opening.find_rows(task, split, use_cached=use_cached) if task and by_row else None
+    return records.number_records(_choices_of(data), find and find(), **options)
+
+
+def _choices_of(data: Any) -> Iterator[records.ChoiceRecord]:
     with tf.Graph().as_default():
         try:
-            read = map(records.record_of, _seqio_records(data))
-            yield from records.sample_records(read, examples)
+            yield from map(records.record_of, _seqio_records(data))
         except tf.errors.OpError as error:
             raise original(error) from error
 

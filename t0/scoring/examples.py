@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from t0.caching.row_numbers import EXAMPLE, ROW
 from t0.errors import UserError
 from t0.feeding.packing import LOUD, cut_warning
 from t0.scoring.records import ChoiceRecord, ReadRecords
@@ -182,6 +183,7 @@ class ScoringTask:
       documents: for each example, the `idx` of the first example with the same document; None if
         the documents are unknown.
       ids: the id of each example's row in the user's data; None if the rows have no ids.
+      numbered_by: the meaning of `idx`: `ROW` or `EXAMPLE`.
     """
 
     facts: RankTaskFacts
@@ -195,6 +197,7 @@ class ScoringTask:
     excluded: Mapping[str, Sequence[int]]
     documents: Sequence[int] | None = None
     ids: Sequence[str] | None = None
+    numbered_by: str = EXAMPLE
 
     @property
     def name(self) -> str:
@@ -239,6 +242,7 @@ def count_task(
     read: ReadRecords,
     lengths: Lengths,
     *,
+    rows: int | None = None,
     max_excluded_share: float = 0.5,
     max_truncated_targets_share: float = 0.5,
 ) -> ScoringTask:
@@ -248,6 +252,7 @@ def count_task(
       facts: the task's name, prompt and metrics.
       read: a function that reads the task's records in order.
       lengths: the model's limits {"inputs": tokens, "targets": tokens}; None for no limits.
+      rows: see `TaskRecords`.
       max_excluded_share: the maximum share of examples that are excluded.
       max_truncated_targets_share: the maximum share of choices that are truncated.
 
@@ -255,7 +260,7 @@ def count_task(
       UserError: if the split is empty, if its labels are hidden, if too many examples are excluded,
         or if too many choices are truncated.
     """
-    task = count_examples(facts, read, lengths)
+    task = count_examples(facts, read, lengths, rows=rows)
     if not len(task.choices):
         raise UserError(f"task {facts.name} has no examples in this split")
     _check_excluded(task, max_excluded_share)
@@ -263,7 +268,9 @@ def count_task(
     return task
 
 
-def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) -> ScoringTask:
+def count_examples(
+    facts: RankTaskFacts, read: ReadRecords, lengths: Lengths, *, rows: int | None = None
+) -> ScoringTask:
     """Counts a task's examples, which may be unlabeled; see `count_task` for the arguments."""
     choices: list[int] = []
     gold: list[int] = []
@@ -295,13 +302,28 @@ def count_examples(facts: RankTaskFacts, read: ReadRecords, lengths: Lengths) ->
         tokens=dict(tokens),
         truncated=truncated,
         excluded=dict(excluded),
-        documents=_first_of_document(numbers, keys, facts),
-        ids=ids_in_rows(*facts.rows, len(numbers)) if facts.rows else None,
+        documents=_first_of_document(numbers, keys, facts, rows),
+        ids=_read_rows(ids_in_rows, numbers, facts, rows),
+        numbered_by=EXAMPLE if rows is None else ROW,
     )
 
 
+def _read_rows(
+    read: Callable[..., list[str] | None],
+    numbers: Sequence[int],
+    facts: RankTaskFacts,
+    rows: int | None,
+) -> list[str] | None:
+    """Reads the documents or the ids of the examples with these numbers from the dataset's rows."""
+    if facts.rows is None:
+        return None
+    if rows is None or len(numbers) == rows:  # the example with index i was made from row i
+        return read(*facts.rows, len(numbers))
+    return read(*facts.rows, rows, numbers)
+
+
 def _first_of_document(
-    numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts
+    numbers: Sequence[int], keys: Sequence[str | None], facts: RankTaskFacts, rows: int | None
 ) -> tuple[int, ...] | None:
     """Finds, for each example, the number of the first example with the same document.
 
@@ -310,7 +332,7 @@ def _first_of_document(
     """
     documents: Sequence[str | None] | None = keys
     if None in keys:
-        documents = documents_in_rows(*facts.rows, len(keys)) if facts.rows else None
+        documents = _read_rows(documents_in_rows, numbers, facts, rows)
     if documents is None:
         return None
     first: dict[str | None, int] = {}
@@ -391,6 +413,18 @@ def _check_truncated(task: ScoringTask, allowed: float) -> None:
             f"the share of {allowed:g} allowed. Raise run.sequence_length's 'targets', or allow it "
             "(gin: score_eval.max_truncated_targets_share)"
         )
+
+
+def note_on_numbers(tasks: Sequence[ScoringTask]) -> list[str]:
+    """Returns a line about the tasks of a dataset whose examples are not numbered by row."""
+    names = [task.name for task in tasks if task.facts.rows and task.numbered_by == EXAMPLE]
+    if not names:
+        return []
+    return [
+        f"{len(names):,} task(s), such as {names[0]}: the cache does not record the rows of the "
+        "dataset (rows.<split>.json is missing), so examples are numbered without dropped rows, "
+        "and reports do not pair them with other prompts. Cache again to number them by row"
+    ]
 
 
 def warn_of_truncation(tasks: Sequence[ScoringTask]) -> list[str]:

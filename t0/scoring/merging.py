@@ -134,6 +134,7 @@ def _facts_of_run(shard: _ShardScores) -> dict[str, Any]:
     Paths are not among them, because they may differ between machines.
     """
     return {name: shard.run.get(name) for name in results.MADE_FROM if name != "shard"} | {
+        "numbered_by": shard.run.get("numbered_by"),
         "number of shards": shard.of,
         "tasks": [*shard.tasks],
         "decoded answers": ["decoded" in entry for entry in shard.tasks.values()],

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 
+from t0.caching.row_numbers import ROW
 from t0.config.specification import Count, Positive, Range
 from t0.errors import UserError, say
 from t0.progress import ProgressLine
@@ -45,10 +46,18 @@ from t0.scoring.examples import (
     ScoringTask,
     choice_groups,
     count_task,
+    note_on_numbers,
     warn_of_truncation,
 )
-from t0.scoring.records import ChoiceRecord, sort_records
-from t0.scoring.results import WITH_EOS, CheckpointResults, Scored, ShardResults, batches_digest
+from t0.scoring.records import TaskRecords, sort_records
+from t0.scoring.results import (
+    WITH_EOS,
+    CheckpointResults,
+    Scored,
+    ShardResults,
+    batches_digest,
+    is_begun_by_example,
+)
 
 # The maximum number of logits [B, C, T, V] of a batch. Each logit has 4 bytes.
 MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
@@ -87,8 +96,9 @@ class ChoiceScorer(Protocol):
         """
 
 
-# The facts about a task, and a function that reads its records in any order.
-RankedTask = tuple[RankTaskFacts, Callable[[], Iterator[ChoiceRecord]]]
+# The facts about a task, and a function that reads its records in any order. The argument of the
+# function says whether to number the examples by row.
+RankedTask = tuple[RankTaskFacts, Callable[[bool], TaskRecords]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +187,14 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
             "t5_mesh_transformer and `t0 eval` can, for encoder-decoders (--decode_answers)"
         )
 
+    by_row = not is_begun_by_example(folder, runs)
+    if by_row:
+        runs = [{**run, "numbered_by": ROW} for run in runs]
+    else:
+        say(f"{folder} was begun by an earlier version: examples keep its numbers, not the rows'")
+
     def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
-        tasks, scorer = _read(ranked, lengths, settings), make_scorer()
+        tasks, scorer = _read(ranked, lengths, settings, by_row=by_row), make_scorer()
         plan = make_plan(tasks, scorer)
         groups = sum(sum(task.sizes.values()) for task in tasks)
         print(f"{groups:,} inputs of {len(tasks)} tasks {plan.described}")
@@ -210,7 +226,11 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
 
 
 def _read(
-    ranked: Mapping[str, RankedTask], lengths: Lengths, settings: RankEvaluationSettings
+    ranked: Mapping[str, RankedTask],
+    lengths: Lengths,
+    settings: RankEvaluationSettings,
+    *,
+    by_row: bool,
 ) -> list[ScoringTask]:
     """Reads all tasks, even finished tasks, because batches are planned over all tasks.
 
@@ -220,16 +240,18 @@ def _read(
     tasks = []
     with ProgressLine(len(ranked), unit="task", doing="reading") as progress:
         for facts, open_records in ranked.values():
+            opened = open_records(by_row)
             task = count_task(
                 facts,
-                sort_records(open_records()),
+                sort_records(opened.records),
                 lengths,
+                rows=opened.rows,
                 max_excluded_share=settings.max_excluded_share,
                 max_truncated_targets_share=settings.max_truncated_targets_share,
             )
             tasks.append(task)
             progress.count(1)
-    for warning in warn_of_truncation(tasks):
+    for warning in [*warn_of_truncation(tasks), *(note_on_numbers(tasks) if by_row else ())]:
         print(warning, file=sys.stderr)
     return tasks
 

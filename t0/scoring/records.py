@@ -17,14 +17,13 @@ import hashlib
 import heapq
 import itertools
 import mmap
-import posixpath
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from t0.caching import record_rows
+from t0.caching.row_numbers import ExampleRows, cached_rows
 from t0.errors import UserError
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 
@@ -63,6 +62,19 @@ class ChoiceRecord(NamedTuple):
     text: str = ""
     input_text: str = ""
     document: str | None = None
+
+
+class TaskRecords(NamedTuple):
+    """The records of a task, and how their examples are numbered.
+
+    Attributes:
+      records: the records.
+      rows: the number of the dataset's rows, if the number of an example is the number of its row;
+        None if the examples are numbered from 0 without the rows that the prompt drops.
+    """
+
+    records: Iterator[ChoiceRecord]
+    rows: int | None = None
 
 
 # A function that returns an iterator over a task's records in order. It may be called repeatedly.
@@ -114,6 +126,11 @@ def draw_sample(items: Iterable[tuple[int, _T]], examples: int | None) -> Iterat
         yield from ((number, item) for item in sample[number])
 
 
+def draw_numbers(count: int, examples: int) -> dict[int, None]:
+    """Draws a sample of the numbers below `count`, ascending; see `draw_sample`."""
+    return dict.fromkeys(number for number, _ in draw_sample(enumerate(range(count)), examples))
+
+
 def sample_records(records: Iterable[ChoiceRecord], examples: int | None) -> Iterator[ChoiceRecord]:
     """Yields the records of a random sample of examples; see `draw_sample`."""
     numbered = ((record.example, record) for record in records)
@@ -139,45 +156,51 @@ def not_ranked(task: str) -> UserError:
 
 
 def cached_records(
-    task: str, files: Sequence[str], *, examples: int | None = None
-) -> Iterator[ChoiceRecord]:
-    """Yields the records of a cache in the order of its files.
+    task: str, files: Sequence[str], *, examples: int | None = None, by_row: bool = True
+) -> TaskRecords:
+    """Returns the records of a cache in the order of its files.
 
     Args:
       task: the task's name, for messages.
       files: the TFRecord files of the split.
-      examples: the number of dataset rows to draw with `draw_sample`; None to read all examples. In
-        a sample, the number of an example is the index of its row, as in `rendered_rows`. If the
-        cache does not record the rows, examples are drawn instead of rows, and keep the numbers
-        that they have in the cache.
+      examples: see `number_records`.
+      by_row: whether to number the examples by row. If the cache does not record the rows, the
+        examples keep the numbers that they have in the cache.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
     """
     records = (record for file in files for record in _records_of(task, file))
-    if examples:
-        folder, name = posixpath.split(files[0])
-        rows = record_rows.read(folder, name.partition(".tfrecord")[0])
-        if rows:
-            return _sample_rows(task, records, rows, examples)
-    return sample_records(records, examples)
+    return number_records(records, cached_rows(files), examples=examples, by_row=by_row)
 
 
-def _sample_rows(
-    task: str, records: Iterable[ChoiceRecord], rows: record_rows.RecordRows, examples: int
-) -> Iterator[ChoiceRecord]:
-    """Yields the records of a random sample of dataset rows, numbered by row."""
-    sample = {number for number, _ in draw_sample(enumerate(range(rows.rows)), examples)}
-    numbers = rows.numbers
-    for record in records:
-        if not 0 <= record.example < len(numbers):
-            raise UserError(
-                f"the cache of {task} has record {record.example:,}, but only {len(numbers):,} "
-                "rows. Cache the task again"
-            )
-        number = int(numbers[record.example])
-        if number in sample:
-            yield record._replace(example=number)
+def number_records(
+    records: Iterator[ChoiceRecord],
+    rows: ExampleRows | None,
+    *,
+    examples: int | None = None,
+    by_row: bool = True,
+) -> TaskRecords:
+    """Numbers the examples of a task by the rows of its dataset, and draws a sample of the rows.
+
+    Args:
+      records: the records, whose examples are numbered without the rows that the prompt drops.
+      rows: the rows of the examples; None if they are unknown. Then the examples keep their
+        numbers, and examples are drawn instead of rows.
+      examples: the number of rows to draw with `draw_sample`; None for all examples. All prompts
+        get the same rows, even if some prompt drops a row.
+      by_row: whether to number the examples by row. An evaluation that an earlier version began
+        numbers only samples by row.
+    """
+    if rows is None:
+        return TaskRecords(sample_records(records, examples))
+    if examples is None and not by_row:
+        return TaskRecords(records)
+    numbered = (record._replace(example=rows.of(record.example)) for record in records)
+    if examples is not None:
+        sample = draw_numbers(rows.count, examples)
+        numbered = (record for record in numbered if record.example in sample)
+    return TaskRecords(numbered, rows.count if by_row else None)
 
 
 def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
@@ -195,16 +218,30 @@ def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
 
 
 def prompted_records(
-    source: Any, split: str, features: Mapping[str, Any], examples: int | None = None
-) -> Iterator[ChoiceRecord]:
-    """Renders and tokenizes a prompted task's rows, and yields its records.
+    source: Any,
+    split: str,
+    features: Mapping[str, Any],
+    examples: int | None = None,
+    *,
+    by_row: bool = True,
+) -> TaskRecords:
+    """Renders and tokenizes a prompted task's rows, and returns its records.
 
     Args:
       source: the task's `PromptedSource`.
       split: the split.
       features: name ("inputs" or "targets") -> feature with its vocabulary and `add_eos`.
-      examples: see `rendered_rows`.
+      examples: see `number_records`.
+      by_row: see `number_records`.
     """
+    rendered = rendered_rows(source, split, examples, by_row=by_row)
+    rows = source.open(split).num_rows if by_row else None
+    return TaskRecords(_encode_choices(rendered, features), rows)
+
+
+def _encode_choices(
+    rendered: Iterable[tuple[int, Mapping[str, Any]]], features: Mapping[str, Any]
+) -> Iterator[ChoiceRecord]:
 
     @functools.lru_cache(4096)  # the choices and inputs of a row repeat
     def encode(name: str, text: str) -> np.ndarray:
@@ -212,7 +249,7 @@ def prompted_records(
         ids = [*vocabulary.encode(text), *([vocabulary.eos_id] if features[name].add_eos else [])]
         return np.array(ids, np.int32)
 
-    for number, row in rendered_rows(source, split, examples):
+    for number, row in rendered:
         inputs, document = encode("inputs", row["inputs"]), row.get("document")
         for choice, text in enumerate(row["answer_choices"] or ()):
             targets, is_correct = encode("targets", text), text == row["targets"]
@@ -222,21 +259,19 @@ def prompted_records(
 
 
 def rendered_rows(
-    source: Any, split: str, examples: int | None
+    source: Any, split: str, examples: int | None, *, by_row: bool = True
 ) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yields the number and the rendered record of each row of a prompted task.
 
     Args:
       source: the task's `PromptedSource`.
       split: the split.
-      examples: the number of rows to draw with `draw_sample`; None for all rows. In a sample, the
-        number of an example is the index of its row. So all prompts get the same rows, even if some
-        prompt drops a row.
+      examples: see `number_records`.
+      by_row: see `number_records`.
     """
-    if examples is None:
-        return enumerate(source.records(split))
-    indices = enumerate(range(source.open(split).num_rows))
-    return source.numbered_records(split, [index for index, _ in draw_sample(indices, examples)])
+    if examples is not None:
+        return source.numbered_records(split, draw_numbers(source.open(split).num_rows, examples))
+    return source.numbered_records(split) if by_row else enumerate(source.records(split))
 
 
 def sort_records(records: Iterable[ChoiceRecord]) -> ReadRecords:

@@ -51,6 +51,7 @@ shard has a folder such as `shard-00002-of-00008` in the folder for results:
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import zlib
@@ -123,7 +124,7 @@ class CheckpointResults:
         self.run, self._step = run, run["step"]
         self._folder, self._unfinished = folder, _join(folder, f"unfinished_{self._step}")
         publishing.remove_leftovers([folder, _join(folder, "scores"), _join(folder, "answers")])
-        self._made_from = {name: run.get(name) for name in MADE_FROM}
+        self._made_from = _made_from(run)
         self._entries = {task: self._load_entry(task) for task in tasks}
         finished = len(tasks) - len(self.unfinished)
         if finished:
@@ -153,7 +154,11 @@ class CheckpointResults:
         metrics = RankMetrics(task.facts.metric_fns)
         lines = (score_line(*pair) for pair in metrics.accumulate(scored))
         write_lines(self._path("scores", task.name), lines)
-        return task_entry(task_facts(task), metrics, task.name)
+        return task_entry(self._facts_of(task), metrics, task.name)
+
+    def _facts_of(self, task: ScoringTask) -> dict[str, Any]:
+        numbering = {"numbered_by": task.numbered_by} if "numbered_by" in self.run else {}
+        return task_facts(task) | numbering
 
     def add_answers(
         self, task: str, lines: Iterable[Mapping[str, Any]], counts: AnswerCounts
@@ -198,6 +203,37 @@ class CheckpointResults:
             and content.get("scores_bytes") == paths.size_bytes(scores)
         )
         return entry if fits and isinstance(entry, dict) and entry.keys() >= self._NEEDED else None
+
+
+def _made_from(run: Mapping[str, Any]) -> dict[str, Any]:
+    numbering = {name: run[name] for name in ("numbered_by",) if name in run}
+    return {name: run.get(name) for name in MADE_FROM} | numbering
+
+
+def is_begun_by_example(folder: str, runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Returns whether an earlier version, which did not number by row, began an evaluation.
+
+    Args:
+      folder: the folder for results, also of shards.
+      runs: the facts of each checkpoint's run. Facts about the shard are not compared.
+    """
+    names = paths.list_names(folder) if paths.is_folder(folder) else []
+    shards = [_join(folder, name) for name in names if name.startswith("shard-")]
+    facts = [_without_shard(_made_from(run)) for run in runs]
+    for run, place in itertools.product(runs, (folder, *shards)):
+        entries = _join(place, f"unfinished_{run['step']}")
+        files = paths.list_names(entries) if paths.is_folder(entries) else []
+        begun = [read_json(_join(entries, name)).get("made_from") for name in files]
+        shard = read_json(_join(place, f"shard_{run['step']}.json")).get("run")
+        begun += [_made_from(shard)] if isinstance(shard, dict) else []
+        if any(isinstance(one, dict) and _without_shard(one) in facts for one in begun):
+            return True
+    return False
+
+
+def _without_shard(facts: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in facts.items() if name not in ("shard", "batches")}
+    return json.loads(json.dumps(kept))
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:
@@ -332,6 +368,7 @@ def task_entry(facts: Mapping[str, Any], metrics: RankMetrics, task: str) -> dic
     counts = ("truncated_inputs", "truncated_targets", "excluded", "excluded_examples")
     return {
         **{name: facts[name] for name in ("dataset", "prompt", "group", "documents")},
+        **({"numbered_by": facts["numbered_by"]} if "numbered_by" in facts else {}),
         "examples": metrics.examples,
         "metrics": metrics.compute(task),
         "accuracy_by": metrics.accuracy_by,
@@ -417,7 +454,7 @@ class ShardResults(CheckpointResults):
 
         write_lines(self._path("scores", task.name), lines())
         return {
-            **task_facts(task),
+            **self._facts_of(task),
             "rows": len(task.choices),
             "choices": int(task.choices.sum()),
             "scored": counted,

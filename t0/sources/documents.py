@@ -12,13 +12,15 @@ the column `document_id`.
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from t0.errors import AbsentData, UserError
 from t0.sources.splits import available_splits, open_split
 
 OWN_COLUMN = "document_id"
+# If fewer than one in so many rows are needed, they are read one by one instead of all together.
+_SAMPLE = 8
 # Name of a dataset, with or without its subset -> the column that holds the documents.
 COLUMNS = {
     "adversarial_qa": "context",
@@ -53,32 +55,34 @@ def document_key(value: Any) -> str:
 
 
 def documents_in_rows(
-    dataset: str, subset: str | None, split: str, examples: int
+    dataset: str, subset: str | None, split: str, count: int, numbers: Sequence[int] | None = None
 ) -> list[str] | None:
-    """Returns the document key of each row of a split that is on this machine.
+    """Returns the document key of rows of a split that is on this machine.
 
     Args:
       dataset: the dataset's name.
       subset: the dataset's subset, or None.
       split: the split's name in the dataset.
-      examples: the number of examples made from the rows.
+      count: the expected number of rows of the split.
+      numbers: the numbers of the rows to read, ascending; None for all rows.
 
     Returns:
       the keys; None if the split is not on this machine, if its rows have no column with documents,
-      or if the number of rows is not `examples`.
+      or if the number of its rows is not `count`.
     """
-    keys = _column_of_rows(
-        dataset, subset, split, examples, functools.partial(document_column, dataset, subset)
-    )
+    find_column = functools.partial(document_column, dataset, subset)
+    keys = _column_of_rows(dataset, subset, split, count, numbers, find_column)
     return keys and [document_key(key) for key in keys]
 
 
-def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> list[str] | None:
-    """Returns the user's id of each row of a split.
+def ids_in_rows(
+    dataset: str, subset: str | None, split: str, count: int, numbers: Sequence[int] | None = None
+) -> list[str] | None:
+    """Returns the user's id of rows of a split.
 
     If a row has no id, its number is returned instead. The arguments are the same as those of
     `documents_in_rows`. The result is None if the split is not on this machine, if its rows have no
-    column `id`, or if the number of rows is not `examples`. It is also None if the rows cannot be
+    column `id`, or if the number of its rows is not `count`. It is also None if the rows cannot be
     read. That is no error, because an evaluation of a cache does not need the ids.
     """
 
@@ -86,17 +90,21 @@ def ids_in_rows(dataset: str, subset: str | None, split: str, examples: int) -> 
         return next((name for name in columns if name.lower() == "id"), None)
 
     try:
-        ids = _column_of_rows(dataset, subset, split, examples, find_id)
+        ids = _column_of_rows(dataset, subset, split, count, numbers, find_id)
     except UserError:
         return None
-    return ids and [str(n if row_id is None else row_id) for n, row_id in enumerate(ids)]
+    if ids is None:
+        return None
+    numbered = zip(range(count) if numbers is None else numbers, ids, strict=True)
+    return [str(number if row_id is None else row_id) for number, row_id in numbered]
 
 
 def _column_of_rows(
     dataset: str,
     subset: str | None,
     split: str,
-    examples: int,
+    count: int,
+    numbers: Sequence[int] | None,
     find_column: Callable[[Iterable[str]], str | None],
 ) -> list[Any] | None:
     if split not in available_splits(dataset, subset):
@@ -106,6 +114,9 @@ def _column_of_rows(
     except AbsentData:
         return None
     column = find_column(rows.columns)
-    if column is None or rows.num_rows != examples:
+    if column is None or rows.num_rows != count:
         return None
-    return [row[column] for row in rows.rows()]
+    if numbers is not None and len(numbers) < count / _SAMPLE:
+        return [row[column] for number in numbers for row in rows.rows(number, number + 1)]
+    values = [row[column] for row in rows.rows()]
+    return values if numbers is None else [values[number] for number in numbers]

@@ -28,23 +28,23 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from t0.catalogue.sentence_pieces import Tokens
-from t0.config.specification import JobSpec, RankSpec, RunSpec, read_value
+from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
 from t0.inference import cached_inputs, inputs, predictions
-from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
+from t0.inference.inputs import EOS, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
 from t0.scoring import ranking
 from t0.scoring.batching import SortedPlan
 from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
-from t0.scoring.records import cached_records, draw_sample, not_ranked, sample_facts
+from t0.scoring.records import TaskRecords, cached_records, not_ranked, sample_facts
 from t0.scoring.results import DECODED, write_json
 from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
@@ -116,23 +116,16 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
     check_local(job.path, "infer.output_dir")
     activations = str(choose_activation_type(settings.activation_dtype, joined.device))
     settings = dataclasses.replace(settings, activation_dtype=activations.removeprefix("torch."))
-    source = _sample_examples(_open_source(job, spec, targets), job.examples)
+    source, most = _open_source(job, spec, targets), job.examples
+    if spec.mode == "eval":  # the metrics are joined with the texts by the numbers of the examples
+        facts = {name: fact for name, fact in source.facts.items() if name != "numbered_by"}
+        source = dataclasses.replace(source, facts=facts)
+    if most is not None:
+        total = None if source.total is None else min(source.total, most)
+        of_rows = {"sample_of": "rows"} if source.rows else {}
+        facts = {**source.facts, **sample_facts(most), **of_rows}
+        source = dataclasses.replace(source, total=total, facts=facts, sample=most)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
-
-
-def _sample_examples(source: InputSource, most: int | None) -> InputSource:
-    """Returns a source with a random sample of `most` examples, or all if `most` is None."""
-    if most is None:
-        return source
-
-    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        numbered = ((example.number, example) for example in source.read(0, 1))
-        sample = draw_sample(numbered, most)
-        return (example for number, example in sample if number % shards == shard)
-
-    total = None if source.total is None else min(source.total, most)
-    facts = {**source.facts, **sample_facts(most)}
-    return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 
 def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
@@ -244,12 +237,7 @@ def rank_choices(spec: RunSpec, world: World) -> None:
                         [RankClassification(classes) for classes in task.rank.classes],
                         task.rank.rows,
                     ),
-                    functools.partial(
-                        cached_records,
-                        task.name,
-                        task.cache_files,
-                        examples=rank.given.get("examples"),
-                    ),
+                    functools.partial(_read_records, task, rank.given.get("examples")),
                 )
                 for task in spec.data.tasks
             },
@@ -266,6 +254,10 @@ def rank_choices(spec: RunSpec, world: World) -> None:
             writes=world.first,
             wait=world.wait,
         )
+
+
+def _read_records(task: TaskSpec, examples: int | None, by_row: bool) -> TaskRecords:
+    return cached_records(task.name, task.cache_files, examples=examples, by_row=by_row)
 
 
 class ShardedScorer:

@@ -1,5 +1,6 @@
 """Any record of a cache: TensorFlow's values, in any layout; damage is named."""
 
+import json
 import pickle
 
 import numpy as np
@@ -8,9 +9,10 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from t0.caching import record_rows
 from t0.errors import UserError
 from t0.feeding import random_access
-from t0.feeding.random_access import CachedRecords
+from t0.feeding.random_access import CachedRecords, rows_as_read
 from t0.files import protobuf_wire, tf_examples, tfrecord
 
 
@@ -149,3 +151,23 @@ def test_random_access_reads_records_in_a_bucket(bucket, tmp_path):
     records = CachedRecords("gs://b/toy", "train")
     assert len(records) == 5
     check(records[4], 4)
+
+
+def test_rows_of_several_files_have_the_order_in_which_seqio_reads(tmp_path):
+    write(tmp_path, [20, 3, 18])
+    kept = [row for row in range(82) if row % 2]  # 41 of 82 rows
+    source = record_rows.RowSource("mine", None, "train", "a", False)
+    part = {record_rows.MASK: record_rows.pack_rows(kept, 0, 82), "start": 0, "stop": 82}
+    described = tmp_path / "rows.train.json"
+    described.write_text(json.dumps(record_rows.content_of(source, [part])))
+    files = sorted(map(str, tmp_path.glob("train.tfrecord-*")))
+    rows = rows_as_read(files)()
+    # SeqIO reads 16 records of each file, and then the rest.
+    order = [*range(16), *range(20, 39), *range(16, 20), *range(39, 41)]
+    assert rows.numbers.tolist() == [kept[record] for record in order]
+    assert (rows.count, rows.of(16)) == (82, kept[20])
+    assert rows_as_read(files[:1])().numbers.tolist() == kept
+    with pytest.raises(UserError, match="rows.train.json has 41 rows and no row of example"):
+        rows_as_read(files[:2])()
+    described.unlink()
+    assert rows_as_read(files) is None

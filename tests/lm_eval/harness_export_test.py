@@ -98,6 +98,7 @@ def test_harness_export_rows_equal_rendered_examples(exported):
     (first, *_) = rows(exported, "weather_which_word_score_eval")
     assert first == {
         "idx": 0,
+        "numbered_by": "row",
         "dataset": "weather",
         "prompt": "which word",
         "task": "weather_which_word_score_eval",
@@ -106,8 +107,8 @@ def test_harness_export_rows_equal_rendered_examples(exported):
         "continuations": ["rain</s>", "snow</s>", "wind</s>", "heat</s>"],
         "gold": 0,
     }
-    # A template that leaves rows out has fewer; one without a correct choice keeps its number.
-    assert [row["idx"] for row in rows(exported, "weather_only_rain_score_eval")] == [0, 1, 2]
+    # The numbers are those of the dataset's rows, also if a template leaves rows out.
+    assert [row["idx"] for row in rows(exported, "weather_only_rain_score_eval")] == [0, 3, 4]
     assert [row["idx"] for row in rows(exported, "weather_own_choices_score_eval")] == [
         0,
         1,
@@ -135,7 +136,7 @@ def test_harness_export_functions_average_over_prompts(exported):
         (0, "only rain"),
         (0, "own choices"),
         (0, "which word"),
-        (1, "only rain"),
+        (1, "own choices"),
     ]
     right = {
         "which word": [1, 0, 0, 1, 0, 0],

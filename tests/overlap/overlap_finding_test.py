@@ -85,8 +85,8 @@ def test_data_overlap_counts_examples_of_each_prompt(found):
         "quiz_plain": 6,
     }
     row = found_rows(folder)[2]["prompts"]
-    # As scores number the examples: without those that the prompt drops.
-    assert {name: one["idx"] for name, one in row.items()} == {"quiz_odd": 1, "quiz_plain": 2}
+    # As scores number the examples: by row, also if the prompt drops an earlier row.
+    assert {name: one["idx"] for name, one in row.items()} == {"quiz_odd": 2, "quiz_plain": 2}
     # A field of four words counts in the text of a prompt, too.
     assert found_rows(folder)[4]["prompts"]["quiz_plain"]["overlapping_words"]["13"] == 4
 
@@ -170,7 +170,6 @@ def test_data_overlap_index_equals_a_plain_loop(tmp_path_factory, fields, traini
         owner=np.arange(count),
         origins=["text"] * count,
         is_field=np.ones(count, bool),
-        numbers=[-1] * count,
     )
     criteria = OverlapCriteria(ngrams, least)
     write_index(str(folder), criteria, [batch])

@@ -7,8 +7,9 @@ from scipy import stats
 
 from t0.errors import UserError
 from t0.reports import comparison, read_report
-from t0.reports.accuracies import crossed_gap
+from t0.reports.accuracies import crossed_gap, shared_grid
 from t0.reports.comparison import legend_lines, tied_letters
+from t0.reports.evaluations import read_runs
 from t0.reports.named_runs import notes_on, read_named_runs
 from t0.reports.statistics import RANDOM
 from tests.reports.made_up_evaluations import example_line, random_lines
@@ -242,3 +243,51 @@ def test_comparison_notes_other_lengths_only_if_a_text_may_be_cut(evaluation, cu
     )
     notes = "".join(notes_on(runs[0]))
     assert ("may have truncated text" in notes) == (cut != 0)
+
+
+def test_comparison_of_runs_that_number_examples_differently_is_refused(evaluation):
+    earlier, now = (
+        model(evaluation, "earlier", 0.0),
+        model(evaluation, "now", 1.0, numbered_by="row"),
+    )
+    with pytest.raises(
+        UserError, match=r"number their examples in .*earlier.*: by example; now.*: by row"
+    ):
+        compare([earlier, now])
+    report = read_report([earlier, now])
+    assert report.comparison is None
+    (note,) = [note for note in report.notes if "in different ways" in note]
+    assert note.startswith("The runs are not compared: these runs number their examples")
+    other = model(evaluation, "other", 0.5, numbered_by="row")
+    assert compare([now, other]).rows[0].number_of_prompts == 7
+
+
+def test_comparison_leaves_out_prompts_that_are_numbered_differently(evaluation):
+    words = []
+    for name, kind in (("one", "row"), ("two", "example")):
+        made = evaluation(name, numbered_by="row")
+        for prompt in ("a", "b"):
+            lines = [line | {"inputs": "x"} for line in random_lines(40, [2], 3)]
+            numbering = {"numbered_by": kind} if prompt == "b" else {}
+            made.add(prompt, "mine", prompt, lines, **numbering)
+        words.append(str(made.write()))
+    found = compare(words)
+    assert [row.number_of_prompts for row in found.rows] == [1]
+    (note,) = [note for note in found.notes if "by row and others do not" in note]
+    assert note.startswith("mine: 1 prompts, such as b, are left out")
+
+
+def test_prompts_of_a_run_that_are_numbered_differently_are_not_paired(evaluation):
+    made = evaluation("mixed", numbered_by="row")
+    lines = random_lines(40, [2], 3)
+    made.add("a", "mine", "a", lines).add("b", "mine", "b", lines, numbered_by="example")
+    (run,) = read_runs([made.write()])
+    (note,) = run.notes
+    assert note.startswith("mine: the examples of 1 prompts, such as b, are not numbered by row")
+    grid = shared_grid([[task.scores for task in run.tasks]])
+    assert len(grid.rows) == 80  # no row of one prompt is a row of the other
+    assert grid.present.sum(axis=0).tolist() == [1] * 80
+    made.add("b", "mine", "b", lines)
+    (run,) = read_runs([made.write()])
+    assert not run.notes
+    assert len(shared_grid([[task.scores for task in run.tasks]]).rows) == 40

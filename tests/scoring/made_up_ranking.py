@@ -10,7 +10,7 @@ from t0.scoring.batching import BatchLimits, SortedPlan
 from t0.scoring.examples import RankTaskFacts
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.ranking import RankEvaluationSettings
-from t0.scoring.records import record_of
+from t0.scoring.records import TaskRecords, record_of
 
 TASKS = {"first": (11, 2), "second": (30, 3), "third": (7, None)}
 STEPS = (7, 9)
@@ -56,7 +56,7 @@ def records(name):
 def ranked(name, metric):
     classes = TASKS[name][1]
     facts = RankTaskFacts(name, f"data/{name}", "", [metric or RankClassification(classes)])
-    return facts, lambda: map(record_of, records(name))
+    return facts, lambda by_row: TaskRecords(map(record_of, records(name)))
 
 
 class Decoder:

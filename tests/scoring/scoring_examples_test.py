@@ -121,8 +121,8 @@ def test_cached_records_are_read_from_all_files_in_any_order(tmp_path):
     ordered = [(example, choice) for example in range(5) for choice in range(2)]
     backwards = ordered[::-1]
     files = [write_cache(tmp_path / "0", backwards[:6]), write_cache(tmp_path / "1", backwards[6:])]
-    assert [one[:2] for one in cached_records("made", files)] == backwards
-    assert [one[:2] for one in sort_records(cached_records("made", files))()] == ordered
+    assert [one[:2] for one in cached_records("made", files).records] == backwards
+    assert [one[:2] for one in sort_records(cached_records("made", files).records)()] == ordered
 
 
 def test_limit_draws_a_seeded_sample_that_only_depends_on_the_numbers():
@@ -153,7 +153,7 @@ def test_limit_keeps_all_choices_of_cached_examples_in_any_order(tmp_path):
     shuffled = [ordered[n] for n in np.random.default_rng(0).permutation(len(ordered))]
     files = [write_cache(tmp_path / "0", ordered)], [write_cache(tmp_path / "1", shuffled)]
     samples = [
-        [one[:2] for one in sort_records(cached_records("made", of_cache, examples=4))()]
+        [one[:2] for one in sort_records(cached_records("made", of_cache, examples=4).records)()]
         for of_cache in files
     ]
     examples = [number for number, _ in draw_sample(enumerate(range(50)), 4)]
@@ -170,17 +170,23 @@ def test_limit_of_a_cache_draws_the_same_dataset_rows_as_without_a_cache(tmp_pat
     (tmp_path / "rows.test.json").write_text(json.dumps(rows))
     drawn = [row for row, _ in draw_sample(enumerate(range(60)), 20)]
     assert not set(drawn) <= set(kept)
-    records = [*cached_records("made", [file], examples=20)]
+    records = [*cached_records("made", [file], examples=20).records]
     assert [one[:2] for one in records] == [
         (row, choice) for row in drawn if row in kept for choice in range(2)
     ]
-    # Without a limit, the kept examples are numbered.
-    assert [one[:2] for one in cached_records("made", [file])] == numbers
+    # Without a limit, the examples also have the numbers of their rows.
+    by_row = cached_records("made", [file])
+    assert by_row.rows == 60
+    assert [one[:2] for one in by_row.records] == [(kept[n], choice) for n, choice in numbers]
+    # An evaluation that an earlier version began keeps the numbers of the kept examples.
+    begun = cached_records("made", [file], by_row=False)
+    assert begun.rows is None
+    assert [one[:2] for one in begun.records] == numbers
     part = {record_rows.MASK: record_rows.pack_rows([0, 1], 0, 3), "start": 0, "stop": 3}
     rows = record_rows.content_of(source, [part])
     (tmp_path / "rows.test.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="of made has record 2, but only 2 rows. Cache the"):
-        list(cached_records("made", [file], examples=3))
+    with pytest.raises(UserError, match="rows.test.json has 2 rows and no row of example 2"):
+        list(cached_records("made", [file], examples=3).records)
 
 
 def test_document_numbers_come_from_the_first_example():

@@ -14,8 +14,8 @@ class Rows:
         self.columns, self._column, self._values = ("label", column), column, values
         self.num_rows = len(values)
 
-    def rows(self):
-        return ({"label": 0, self._column: value} for value in self._values)
+    def rows(self, start=0, stop=None):
+        return ({"label": 0, self._column: value} for value in self._values[start:stop])
 
 
 @pytest.fixture
@@ -82,3 +82,10 @@ def test_document_keys_differ_with_the_text():
     assert len(keys) == 5
     assert document_key(7) == document_key("7")
     assert all(len(key) == 16 and int(key, 16) >= 0 for key in keys)
+
+
+def test_ids_of_some_rows_are_those_of_their_numbers(on_this_machine):
+    on_this_machine("mine", "id", [f"T-{n}" for n in range(9)])
+    assert ids_in_rows("mine", None, "validation", 9, [0, 2, 8]) == ["T-0", "T-2", "T-8"]
+    assert ids_in_rows("mine", None, "validation", 9, [8]) == ["T-8"]  # a sample
+    assert ids_in_rows("mine", None, "validation", 8, [0]) is None  # other rows
