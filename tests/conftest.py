@@ -20,18 +20,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 ROOT = Path(__file__).resolve().parents[1]
-OFFLINE = ROOT / "tests" / "offline"
+CONFINED = ROOT / "tests" / "helpers" / "confined"
 DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not network"
 
 # A loaded machine is no fault of what is tested.
 hypothesis.settings.register_profile("t0", deadline=None)
 hypothesis.settings.load_profile("t0")
 
-sys.path[:0] = [str(OFFLINE), str(ROOT)]
+sys.path.insert(0, str(ROOT))
 from tests.helpers import processes, testing  # noqa: E402
 from tests.helpers.buckets.object_store import Bucket  # noqa: E402
 from tests.helpers.buckets.served_buckets import FAST, served_buckets  # noqa: E402
-from tests.helpers.offline import offline, writes  # noqa: E402
+from tests.helpers.confined import confinement  # noqa: E402
 
 pytest_plugins = ["tests.helpers.forked_groups"]
 _OFFLINE_VARIABLES = {
@@ -39,8 +39,8 @@ _OFFLINE_VARIABLES = {
     "HF_DATASETS_OFFLINE": "1",
     "NO_GCE_CHECK": "true",
     **FAST,
-    "PYTHONPATH": os.pathsep.join(filter(None, (str(OFFLINE), os.environ.get("PYTHONPATH", "")))),
-    **offline.PROXIES,
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(CONFINED), os.environ.get("PYTHONPATH", "")))),
+    **confinement.PROXIES,
 }
 # TensorFlow reads some when it is imported: by the conftest of a folder that is tested alone, that
 # is before `pytest_configure`.
@@ -59,12 +59,11 @@ def pytest_configure(config):
     config.t0_folder = tempfile.mkdtemp(prefix="t0_tests_")
     os.environ["HF_HOME"] = f"{config.t0_folder}/huggingface"
     os.environ["HOME"] = config.t0_folder  # Matplotlib and Beam keep files there
-    os.environ[offline.NOTES] = f"{config.t0_folder}/notes"
+    os.environ[confinement.NOTES] = f"{config.t0_folder}/notes"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if default:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    offline.block()
-    writes.watch()
+    confinement.confine()
 
 
 def pytest_collection_finish(session):
@@ -83,16 +82,15 @@ def pytest_unconfigure(config):
 def leaves_nothing(request, same_environment):
     """Fails a test that used the network, wrote elsewhere or left a process, in any process."""
     if request.node.get_closest_marker("network"):
-        offline.allow(True)
+        confinement.allow(True)
         for name in _OFFLINE_VARIABLES:
             os.environ.pop(name, None)
         os.environ["HOME"] = _HOME
-    before = processes.running()
+    before, notes = processes.running(), os.environ[confinement.NOTES]
     yield
-    offline.allow(False)
-    mark = f"{offline.NOTES}={os.environ[offline.NOTES]}"
-    left = [f"left running: {line}" for line in processes.end_new(before, mark)]
-    forbidden = offline.take_notes() + left
+    confinement.allow(False)
+    left = processes.end_new(before, f"{confinement.NOTES}={notes}")
+    forbidden = confinement.take_notes(notes) + [f"left running: {line}" for line in left]
     assert not forbidden, f"{request.node.nodeid} {'; '.join(forbidden)}"
 
 

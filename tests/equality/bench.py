@@ -137,12 +137,12 @@ class Bench:
 
 
 def _environment(base: Path) -> dict[str, str]:
-    from tests.helpers.offline import offline
+    from tests.helpers.confined import confinement
 
     dropped = ("T0_DATA_DIR", "T0_VOCAB", "TPU_NAME", "HF_TOKEN", "COLUMNS", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return kept | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "offline")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "helpers" / "confined")]),
         "T0_DATA_DIR": str(base / "data"),
         "T0_VOCAB": str(base / "vocab.model"),
         "HF_HUB_OFFLINE": "1",
@@ -152,5 +152,5 @@ def _environment(base: Path) -> dict[str, str]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONHASHSEED": "0",
         "COLUMNS": "100",
-        **offline.PROXIES,
+        **confinement.PROXIES,
     }

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_server import IMPORTED_FIRST
-from tests.helpers.offline import offline
+from tests.helpers.confined import confinement
 
 # Folders whose files share what takes long to make (a trained model, a server of commands), and the
 # number of groups that their files form. Elsewhere each file is a group.
@@ -131,7 +131,7 @@ def _run(session, group, path, capture):
     plugins = session.config.pluginmanager
     # Each process has its own temporary files and notes.
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(path.parent)
-    os.environ[offline.NOTES] = f"{path}.notes"
+    os.environ[confinement.NOTES] = f"{path}.notes"
     # The child must not share the position of the parent's capture file, nor print its own lines.
     capture.stop_global_capturing()
     capture.start_global_capturing()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_ranking import Scorer, evaluate, interrupted_at_write
 
 from t0.errors import UserError
 from t0.scoring import ranking
@@ -14,6 +13,7 @@ from t0.scoring.examples import RankTaskFacts
 from t0.scoring.merging import merge
 from t0.scoring.rank_metrics import RankClassification
 from t0.scoring.records import ChoiceRecord, TaskRecords
+from tests.scoring.made_up_ranking import Scorer, evaluate, interrupted_at_write
 
 KEPT = [0, 1, 2, 4, 5, 7]  # rows 3 and 6 of 8 are dropped
 IDS = [f"T-{500 + row}" for row in range(8)]

@@ -1,15 +1,26 @@
-"""Blocks every socket to anywhere but this machine: in the tests' process and in its children.
+"""Confines the tests' process and its children to this machine and to temporary files.
 
-conftest.py calls `block()` for the process of the tests; sitecustomize.py beside this file does for
-every Python that a test starts. What is forbidden is also noted in a file, because a caller may
-swallow the exception, and because a child's exception may never reach the test.
+`confine()` blocks every socket to another machine, and notes files that Python code writes outside
+the folders for temporary files. (TensorFlow's own file operations are not seen.) conftest.py calls
+it for the process of the tests; sitecustomize.py in this folder does so for every Python that a
+test starts. What is forbidden is noted in a file, because a caller may swallow an exception, and
+because a child's exception may never reach the test.
 """
 
 import os
 import socket
+import sys
+import tempfile
 
 # The variable that names the file of notes.
 NOTES = "T0_TESTS_NOTES"
+
+_ALLOWED = (tempfile.gettempdir(), "/dev", "/proc", "/sys")
+# Caches that Python and the tests' tools keep in a checkout.
+_CACHES = ("__pycache__", ".pytest_cache", ".hypothesis", "_remote_module_non_scriptable")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+# Events of Python's audit hooks that make a path, and which argument names it.
+_MAKES = {"os.mkdir": 0, "os.rename": 1, "os.link": 1, "os.symlink": 1}
 
 _LOCAL_NAMES = {"", "localhost", "ip6-localhost", "::1", "::", "0.0.0.0", socket.gethostname()}
 _blocked = False
@@ -42,9 +53,8 @@ def note(text: str) -> None:
         os.close(number)
 
 
-def take_notes() -> list[str]:
-    """Returns the notes since the last call."""
-    path = os.environ[NOTES]
+def take_notes(path: str) -> list[str]:
+    """Returns the notes in a file, and removes the file."""
     if not os.path.exists(path):  # noqa: PTH110
         return []
     with open(path, encoding="utf-8") as file:
@@ -70,6 +80,12 @@ def _guarded(connect):
     return guard
 
 
+def confine() -> None:
+    """Blocks the network and notes writes, for the rest of this process."""
+    block()
+    sys.addaudithook(_note_writes)
+
+
 def block() -> None:
     """Replaces connect, connect_ex and the name look-up of `socket`, once."""
     global _blocked
@@ -91,3 +107,17 @@ def block() -> None:
 PROXIES = dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY"), "http://127.0.0.1:9") | {
     "no_proxy": "localhost,127.0.0.1,::1"
 }
+
+
+def _note_writes(event, arguments):
+    if event == "open":
+        path, _, flags = arguments
+        if isinstance(path, int) or not flags & _WRITES:
+            return
+    elif event in _MAKES and arguments[-1] == -1:  # not within an open folder
+        path = arguments[_MAKES[event]]
+    else:
+        return
+    path = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+    if not path.startswith(_ALLOWED) and not any(cache in path for cache in _CACHES):
+        note(f"wrote {path}")

@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import processes
-from tests.helpers.offline import offline
+from tests.helpers.confined import confinement
 
 
 def test_network_block_refuses_and_counts_connections():
-    with socket.socket() as one, pytest.raises(offline.NetworkBlockedError, match="192.0.2.1"):
+    with socket.socket() as one, pytest.raises(confinement.NetworkBlockedError, match="192.0.2.1"):
         one.connect(("192.0.2.1", 80))
-    with pytest.raises(offline.NetworkBlockedError):
+    with pytest.raises(confinement.NetworkBlockedError):
         socket.getaddrinfo("example.org", 443)
-    with pytest.raises(offline.NetworkBlockedError):
+    with pytest.raises(confinement.NetworkBlockedError):
         socket.create_connection(("example.org", 443))
     hosts = ["192.0.2.1", "example.org", "example.org"]
-    assert offline.take_notes() == [f"asked for {host}" for host in hosts]
+    assert confinement.take_notes(os.environ[confinement.NOTES]) == [
+        f"asked for {host}" for host in hosts
+    ]
 
 
 def test_network_block_allows_localhost():
@@ -37,7 +39,7 @@ def test_network_block_applies_to_child_processes():
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert child.returncode == 1
     assert "NetworkBlockedError" in child.stderr
-    assert offline.take_notes() == ["asked for example.org"]
+    assert confinement.take_notes(os.environ[confinement.NOTES]) == ["asked for example.org"]
 
 
 def test_writes_outside_the_folders_of_tests_are_noted(tmp_path):
@@ -45,11 +47,11 @@ def test_writes_outside_the_folders_of_tests_are_noted(tmp_path):
     code = f"open('inside', 'w'); open({str(outside)!r}, 'w')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     outside.unlink()
-    assert offline.take_notes() == [f"wrote {outside}"]
+    assert confinement.take_notes(os.environ[confinement.NOTES]) == [f"wrote {outside}"]
 
 
 def test_processes_that_a_test_leaves_running_are_found_and_ended():
-    before, mark = processes.running(), f"{offline.NOTES}={os.environ[offline.NOTES]}"
+    before, mark = processes.running(), f"{confinement.NOTES}={os.environ[confinement.NOTES]}"
     sleeper = "import time; time.sleep(600)"
     starter = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleeper!r}])"
     subprocess.run([sys.executable, "-c", starter], check=True)

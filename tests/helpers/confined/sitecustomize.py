@@ -1,7 +1,5 @@
 """Every child of the tests imports this first: conftest.py puts its folder on PYTHONPATH."""
 
-import offline
-import writes
+import confinement
 
-offline.block()
-writes.watch()
+confinement.confine()
