@@ -248,13 +248,11 @@ class _TaskRecords:
           renderer: the renderer, which tokenizes the targets.
         """
         texts = [self.report.target(ex, row.hidden, row.number) for row, ex in kept]
-        if None in texts:  # rows without a target are dropped
-            kept = [*itertools.compress(kept, texts)]
-            inputs = [*itertools.compress(inputs, texts)]
-            texts = [*filter(None, texts)]
-        self._rows += [row.number for row, _ in kept]
+        # A row without a target has the text None, and is dropped.
+        selected = [[*itertools.compress(each, texts)] for each in (kept, inputs, texts)]
+        self._rows += [row.number for row, _ in selected[0]]
         frames = self._choices if self.spec.choices else self._plain
-        self._writer.append(frames(kept, inputs, texts, renderer))
+        self._writer.append(frames(*selected, renderer))
 
     def _plain(
         self, kept: _Kept, inputs: Any, texts: Sequence[str], renderer: Renderer

@@ -429,7 +429,7 @@ class CompiledTemplate:
         """
 
         def render(row: Mapping[str, Any], index: int) -> list[str] | None:
-            return self._kept(self._choice_list(self._variables(row, index)))
+            return self._drop_blanks(self._choice_list(self._variables(row, index)))
 
         return self._on_row(render, row, row_index)
 
@@ -550,7 +550,7 @@ class CompiledTemplate:
         Raises:
           UserError: rendering the choices fails.
         """
-        return self._kept(self._fixed_options)
+        return self._drop_blanks(self._fixed_options)
 
     @cached_property
     def _fixed_options(self) -> list[str] | None:
@@ -699,19 +699,24 @@ class CompiledTemplate:
             return texts, None
         blank = () if options is None or all(options) else _find_blanks(options)
         return texts, Example(
-            texts[0], texts[1] or NO_LABEL, self._kept(options), tuple(cuts), blank, len(missing)
+            texts[0],
+            texts[1] or NO_LABEL,
+            self._drop_blanks(options),
+            tuple(cuts),
+            blank,
+            len(missing),
         )
 
     @cached_property
-    def _drops_blanks(self) -> bool:
+    def _leaves_out_blanks(self) -> bool:
         """Whether blank choices are left out. A template with empty choices is open-ended."""
         return not self.template.published and bool(self.template.answer_choices)
 
-    def _kept(self, options: list[str] | None) -> list[str] | None:
-        return [*filter(None, options)] if options and self._drops_blanks else options
+    def _drop_blanks(self, options: list[str] | None) -> list[str] | None:
+        return [*filter(None, options)] if options and self._leaves_out_blanks else options
 
     def _make_options(self, options: list[str]) -> list[str]:
-        return Options(options) if self._drops_blanks else options
+        return Options(options) if self._leaves_out_blanks else options
 
     def _variables(self, row: Mapping[str, Any], row_index: int) -> dict[str, Any]:
         """Returns Jinja's variables: the row's columns and, if needed, a random stream.
