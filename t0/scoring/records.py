@@ -4,7 +4,7 @@ A task has one record for each answer choice. The record has `idx` [2] (the numb
 and of the choice), `inputs` and `targets` as token ids, `is_correct`, and the texts. If rows of the
 dataset share a text, the record also has `document` (`t0.sources`).
 
-    read = sort_records(cached_records("rte_score_eval", files))
+    read = sort_records(cached_records("rte_score_eval", files).records)
     for record in read():                  # as often as needed, in the same order
         record.example, record.choice, record.text
 

@@ -12,8 +12,8 @@
 - `gold`: the index of the correct choice; -1 if the example is excluded from the accuracy.
 - `document`: the `idx` of the first row with the same document (`t0.sources.documents`). The field
   exists only if rows share documents.
-- `id`: the row's id. The field exists only if the rows have a column `id` and all rows are
-  evaluated.
+- `idx`: the number of the row in the dataset, if the entry of the task says `numbered_by: row`.
+- `id`: the row's id. The field exists only if the rows have a column `id`.
 
 `results_<step>.json` has the run's facts and an entry for each task with its metrics. The field
 `documents` of an entry is the number of the task's documents, null if no two rows share a document,
