@@ -192,6 +192,27 @@ def test_init_row_with_one_of_two_texts_is_kept(init, tmp_path, capsys):
     assert re.search(r"subject: on film \d+\n    body: a film \d+\n    \n    The label of", out)
 
 
+def test_init_prompts_print_0_and_false_but_no_missing_value(init, tmp_path):
+    from t0.prompts import CompiledTemplate, read_template_file
+
+    values = [0, False, 0.0, "0", " ", "", None, 3]
+    rows = [
+        {"note": f"a flat {i}", "beds": values[i % len(values)], "label": i % 2} for i in range(40)
+    ]
+    (tmp_path / "films.json").write_text(json.dumps(rows))
+    assert init("films", "films.json", "--text=note,beds")[0] == 0
+    templates = read_template_file(tmp_path / "films/data/films/templates.yaml").templates
+    copied = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    for template in templates:
+        compiled = CompiledTemplate(template)
+        for row in [*copied, {"note": "a", "beds": ""}, {"note": "a", "beds": " "}]:
+            inputs = compiled.example(row, labeled=False).inputs
+            shown = None if row["beds"] in (None, "", " ") else f"beds: {row['beds']}"
+            lines = [line for line in inputs.split("\n") if line.startswith("beds:")]
+            assert lines == [line for line in [shown] if line]
+    assert {str(row["beds"]) for row in copied} == {"0", "False", "0.0", "None", "3"}
+
+
 def test_init_new_prompt_joins_the_mixtures(init, tmp_path, capsys):
     write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
     assert init("films", "films.csv")[0] == 0
@@ -275,6 +296,7 @@ def test_init_user_error_writes_no_files(init, tmp_path, words, parts):
         (["Good", "bad"], ("bad", "good"), {"Good": "good", "bad": "bad"}),
         ([10, 9, 2], None, {"2": "2", "9": "9", "10": "10"}),
         ([0.5, 1.5], ("low", "high"), {"0.5": "low", "1.5": "high"}),
+        ([0, 1], ("1.0", "0.0"), {"0": "0.0", "1": "1.0"}),
     ],
 )
 def test_init_label_values_are_read_by_type(values, choices, wanted):
@@ -283,9 +305,61 @@ def test_init_label_values_are_read_by_type(values, choices, wanted):
     assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
     for value in values:
         assert labels.choices[labels.index(value)] == wanted[label_text(value)]
-    assert bool(labels.notes) == (-1 in values)
+    notes = " ".join(labels.notes)
+    assert ("-1 is read as a class" in notes) == (-1 in values)
+    assert ("the order decides: false is 'wrong', true is 'right'" in notes) == ("TRUE" in values)
     assert labels.index(None) is None
     assert labels.index(float("nan")) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "message"),
+    [
+        # A choice that is a label keeps it, so the others must be labels too.
+        (["positive", "negative"], "Positive,Negatve", r"'Negatve' \(did you mean 'negative'\?\)"),
+        (["a b", "neutral", "c"], "a b,neutrl,c", r"'neutrl' \(did you mean 'neutral'\?\)"),
+        ([0, 1, 2], "1,2,3", "'3'.*without a choice: 0"),
+        (["yes", "no", "maybe"], "yes,no", "names 2, but column 'l' of rows has 3 labels"),
+        (["US", "us", "x"], "US,us,y", "'y'.*without a choice: x"),
+        # All are misspelled or abbreviated, and the order would swap them.
+        (["positive", "negative"], "Postive,Negatve", "'Postive' .*'positive'.*'negative'"),
+        (["pos", "neg"], "positive,negative", "did you mean 'pos'.*did you mean 'neg'"),
+        (["cat", "dog"], "dogs,cats", "in order: cat, dog; without a choice: cat, dog"),
+    ],
+)
+def test_init_choices_never_swap_labels(values, choices, message):
+    table = summarize_columns([{"l": value} for value in values * 4], where="rows")
+    with pytest.raises(UserError, match=message):
+        read_labels(table, "l", choices.split(","))
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "expected"),
+    [
+        (["cat", "dog"], "cats,dogs", {"cat": "cats", "dog": "dogs"}),
+        (["ham", "spam"], "good,bad", {"ham": "good", "spam": "bad"}),
+        (["pos", "neg"], "negative,positive", {"pos": "positive", "neg": "negative"}),
+    ],
+)
+def test_init_choices_by_order_of_words_are_shown(init, tmp_path, values, choices, expected):
+    write_csv(tmp_path / "films.csv", rows_with(values))
+    status, out, _ = init("films", "films.csv", f"--choices={choices}")
+    assert status == 0
+    pairs = ", ".join(f"{label} is '{expected[label]}'" for label in sorted(values))
+    assert (
+        f"#   note: no choice is the name of a label, so the order decides: {pairs}. Check" in out
+    )
+    labels = {value: expected[value] for value in values}
+    choices = choices.split(",")
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert {choices[r["label"]] for r in rows if r["n"] % 2} == {labels[values[1]]}
+
+
+def test_init_choice_without_rows_is_kept_next_to_names_of_all_labels():
+    table = summarize_columns([{"l": value} for value in ("good", "bad") * 4], where="rows")
+    labels = read_labels(table, "l", ("good", "so so", "bad"))
+    assert (labels.indices, labels.counts) == ({"good": 0, "bad": 2}, (4, 0, 4))
+    assert not labels.notes
 
 
 def test_init_label_column_of_one_value_is_refused():
