@@ -256,7 +256,8 @@ def _templates(plan: StarterFolder) -> str:
         text = f"{{{{{columns[0]}}}}}\n"
     else:  # a text is only printed if the row has it; 0 and false are values
         text = "".join(
-            f"{{% if {c} is not none and {c} | string | trim %}}{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
+            f"{{% if {c} is not none and {c} | string | trim %}}"
+            f"{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
             for c in columns
         )
     question = re.sub(r"[\W_]+", " ", plan.labels.column).strip() or LABEL
