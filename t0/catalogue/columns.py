@@ -24,8 +24,10 @@ from typing import Any
 from t0.errors import UserError, nearest, unknown_name
 from t0.prompts import is_missing, whole_number
 
-# If a column has more distinct values than this number, it is not a label column.
+# If a column has more distinct values than this number, it is a label column only if the user names
+# it, and prompts do not list its labels.
 MOST_LABELS = 100
+_MOST_NAMED_LABELS = 10_000
 _SAMPLED_ROWS = 1000
 _MOST_LISTED = 20
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
@@ -41,7 +43,8 @@ class ColumnSummary:
     Attributes:
       name: the column's name in the file.
       splits: the set of labels in each split that was read, in the spelling of `label_text`.
-      values: label -> number of rows; incomplete if there are more than `MOST_LABELS` labels.
+      most: the number of labels that are counted.
+      values: label -> number of rows; incomplete if there are more than `most` labels.
       rows: the number of rows that have a value.
       words: the total number of words in the sampled values.
       sampled: the number of sampled values, which are the first values of the column.
@@ -50,6 +53,7 @@ class ColumnSummary:
     """
 
     name: str
+    most: int = MOST_LABELS
     splits: list[set[str]] = dataclasses.field(default_factory=list)
     values: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rows: int = 0
@@ -58,15 +62,15 @@ class ColumnSummary:
     numbers: bool = True
     nested: bool = False
 
-    def add(self, value: Any) -> None:
-        """Adds the value of a row to the summary."""
+    def add(self, value: Any, split: int) -> None:
+        """Adds the value of a row of the split with the index `split` to the summary."""
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
             return
         self.rows += 1
         self.nested |= isinstance(value, list | tuple | Mapping)
-        if len(self.values) <= MOST_LABELS:
+        if len(self.values) <= self.most:
             self.values[label_text(value)] += 1
-            self.splits[-1].add(label_text(value))
+            self.splits[split].add(label_text(value))
         if self.sampled < _SAMPLED_ROWS:
             self.sampled += 1
             self.words += len(str(value).split())
@@ -76,10 +80,10 @@ class ColumnSummary:
     def hidden_splits(self) -> list[int]:
         """The indices of the splits that withhold their labels.
 
-        The only label of such a split is -1, and another split has other labels.
+        Such a split has no label, or its only label is -1, and another split has other labels.
         """
-        hidden = [n for n, labels in enumerate(self.splits) if labels == {"-1"}]
-        return hidden if set().union(*self.splits) != {"-1"} else []
+        hidden = [n for n, labels in enumerate(self.splits) if labels <= {"-1"}]
+        return hidden if set().union(*self.splits) - {"-1"} else []
 
     @property
     def is_text(self) -> bool:
@@ -149,18 +153,21 @@ class ColumnTable:
         """Yields a line for each column, with the column's name and some of its values."""
         for column in self.columns.values():
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
-            more = "more than " * (len(column.values) > MOST_LABELS)
-            count = f"{more}{min(len(column.values), MOST_LABELS)}"
+            more = "more than " * (len(column.values) > column.most)
+            count = f"{more}{min(len(column.values), column.most)}"
             kind = "lists or objects, " * column.nested
             yield f"  {column.name}: {kind}{count} different values, such as {some}"
 
 
-def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:
+def summarize_columns(
+    *splits: Iterable[Mapping[str, Any]], where: str, label: str | None = None
+) -> ColumnTable:
     """Reads the rows of all splits once and summarizes their columns.
 
     Args:
       splits: the rows of each split. A row is a mapping: column -> value.
       where: the name of the data, for messages.
+      label: the label column, if the user names it. All of its values are counted.
 
     Raises:
       UserError: there are no rows.
@@ -169,10 +176,10 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
     for number, rows in enumerate(splits):
         for row in rows:
             for name, value in row.items():
-                column = columns.setdefault(name, ColumnSummary(name))
-                while len(column.splits) <= number:
-                    column.splits.append(set())
-                column.add(value)
+                if name not in columns:
+                    most = _MOST_NAMED_LABELS if name == label else MOST_LABELS
+                    columns[name] = ColumnSummary(name, most, [set() for _ in splits])
+                columns[name].add(value, number)
     if not columns:
         raise UserError(f"{where} has no rows")
     return ColumnTable(where, columns)
@@ -234,12 +241,16 @@ def read_labels(
       UserError: the column contains no labels, or the choices do not match the labels.
     """
     column = table.columns[name]
-    if len(column.values) > MOST_LABELS:
-        raise UserError(
-            f"column '{name}' of {table.where} has more than {MOST_LABELS} different values: it is "
-            "not a label column. Set the column of the answers with --label"
-        )
     where = f"column '{name}' of {table.where}"
+    if (count := len(column.values)) > MOST_LABELS and (
+        count > column.most or column.rows < 2 * count
+    ):
+        raise UserError(
+            f"{where} has {'more than ' * (count > column.most)}{min(count, column.most):,} "
+            f"different values in {column.rows:,} rows, too many for labels: a class needs several "
+            "rows. Set the column of the answers with --label, or write templates.yaml without "
+            "answer_choices if the answers are free text (docs/data.md)"
+        )
     label_values = set().union(
         *(s for n, s in enumerate(column.splits) if n not in column.hidden_splits)
     )

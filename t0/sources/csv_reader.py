@@ -152,7 +152,9 @@ class Csv:
         _, names = next(self._all_records(start), (0, []))
         if double := sorted({name for name in names if names.count(name) > 1}):
             raise self._fault(
-                skipped + 1, f"the column names {double} occur twice. Name each column once."
+                skipped + 1,
+                f"the column names {double} occur twice. Name each column once. If the first line "
+                "is a row, write a line with the names of the columns before it.",
             )
         return start._replace(names=tuple(names))
 

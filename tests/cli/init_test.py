@@ -536,7 +536,7 @@ def test_init_split_of_only_minus_one_has_hidden_labels(init, tmp_path):
     write_splits(tmp_path / "in", train=[0, 1], test=[-1])
     status, out, _ = init("films", "in")
     assert status == 0
-    assert "# validation hides its labels (mood is -1 in all rows): skipped" in out
+    assert "# test.csv has no labels in the column mood: skipped" in out
     assert "is read as a class" not in out
     rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
     assert [row["label"] for row in rows].count(1) == 15
@@ -627,3 +627,111 @@ def test_init_class_label_minus_one_is_left_out(init, tmp_path):
     assert "10 without text or label left out" in out
     assert "note: -1 of column 'mark' of films.parquet is not a label" in out
     assert "#   mark 2 is 'good': 10 rows\n" in out
+
+
+@pytest.mark.parametrize("name", ["test.csv", "test.jsonl", "validation.parquet"])
+@pytest.mark.parametrize("label", [None, "", "no column"])
+def test_init_split_without_labels_is_skipped(init, tmp_path, name, label):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [
+        {"id": i, "text": f"{TEXTS[i % 5]} {i}", "mood": ["bad", "good"][i % 2]} for i in range(30)
+    ]
+    write_csv(folder / "train.csv", rows)
+    write_csv(folder / "sample_submission.csv", [{"id": 1, "mood": "bad"}])
+    rows = [{**row, "mood": label, "only here": "some other words"} for row in rows]
+    if label == "no column":
+        rows = [{name: row[name] for name in ("id", "text", "only here")} for row in rows]
+    if name.endswith("csv"):
+        write_csv(folder / name, rows)
+    elif name.endswith("jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        pa.parquet.write_table(pa.Table.from_pylist(rows), folder / name)
+    status, out, err = init("films", "in", "--text=text")
+    assert status == 0, err
+    assert f"# {name} has no labels in the column mood: skipped\n" in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert [sorted(row) for row in rows] == [["id", "label", "text"]] * 30
+    assert sum(row["label"] for row in rows) == 15
+
+
+def test_init_stored_label_names_of_train_are_read_next_to_a_split_without_labels(init, tmp_path):
+    data = save_with_datasets(tmp_path, "dataset_info.json", [2, 1] * 15)
+    info = tmp_path / data / "dataset_info.json"
+    (tmp_path / data / "test.csv").write_text("text\n" + "a film\n" * 5)
+    assert info.is_file()
+    status, out, err = init("films", data)
+    assert status == 0, err
+    assert "#   mark 2 is 'good': 15 rows\n" in out
+    assert "# test.csv has no labels" in out
+
+
+def test_init_takes_a_label_column_of_150_classes(init, tmp_path, capsys):
+    rows = [
+        {"text": f"please do the thing {i}", "intent": f"intent {i % 150:03}"} for i in range(600)
+    ]
+    write_csv(tmp_path / "x.csv", rows)
+    status, _, err = init("films", "x.csv", "--text=text")
+    assert (status, "which is the column with the answers?" in err) == (2, True)
+    status, out, err = init("films", "x.csv", "--text=text", "--label=intent")
+    assert status == 0, err
+    assert (
+        "#   intent intent 099 is 'intent 099': 4 rows\n#   and 50 more classes: 200 rows\n" in out
+    )
+    assert cli.main(["show", "films", "--rows=1"]) == 0
+    out = capsys.readouterr().out
+    assert "inputs" in out
+    assert "Which intent is it?\n" in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert all(f"thing {i}" in row["text"] and row["label"] == i % 150
+               for row in rows for i in [int(row["text"].split()[-1])])  # fmt: skip
+    # A column of texts is no label column.
+    status, _, err = init("films", "x.csv", "--text=intent", "--label=text", "--output=texts")
+    assert (status, "600 different values in 600 rows, too many for labels" in err) == (2, True)
+
+
+def test_init_warns_of_a_class_that_only_validation_has(init, tmp_path):
+    write_splits(tmp_path / "in", train=["bad", "good"], dev=["bad", "good", "so so"])
+    status, out, _ = init("films", "in")
+    assert status == 0
+    assert "#   WARNING: train has no example of 'so so', which validation has, so the model" in out
+
+
+@pytest.mark.parametrize(("name", "mark"), [("x.csv", ","), ("x.tsv", "\t"), ("X.CSV", ",")])
+@pytest.mark.parametrize("labels", [("good", "bad"), (1, 0)])
+def test_init_asks_whether_the_first_line_is_a_row(init, tmp_path, name, mark, labels):
+    lines = [f"{TEXTS[i % 5]} {i}{mark}{labels[i % 2]}\n" for i in range(40)]
+    (tmp_path / name).write_text("".join(lines))
+    status, out, err = init("films", name)
+    assert (status, out) == (2, "")
+    assert f"is the first line of {name} a row? The column '{labels[0]}' also has the value" in err
+    # A column may have the name of one of its labels.
+    status, out, _ = init("films", name, f"--label={labels[0]}")
+    assert status == 0
+    assert f"WARNING: is the first line of {name} a row?" in out
+    (tmp_path / name).write_text(f"text{mark}label\n" + "".join(lines))
+    status, out, err = init("films", name, "--output=named")
+    assert status == 0, err
+    assert "a row?" not in out
+
+
+@pytest.mark.parametrize("name", ["X.CSV", "X.JsonL", "x.JSON", "X.JSONL.GZ", "x.csv.Gz"])
+def test_init_reads_extensions_in_capitals(init, tmp_path, name):
+    rows = rows_with(["no", "yes"])
+    kind = name.lower().removesuffix(".gz")
+    write_csv(tmp_path / "plain.csv", rows)
+    text = (tmp_path / "plain.csv").read_text()
+    if kind == "x.jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    if kind == "x.json":
+        text = json.dumps({name: [row[name] for row in rows] for name in rows[0]})
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    status, _, err = init("films", name)
+    assert status == 0, err
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert sorted(row["n"] for row in rows) == [*range(40)]
