@@ -262,16 +262,16 @@ def _may_change_rows(tree: nodes.Template) -> bool:
 def _read_as_nested(tree: nodes.Template) -> Iterator[str]:
     """Yields the names that a parsed template reads as lists or objects."""
     called = {id(call.node) for call in tree.find_all(nodes.Call)}
-    parts = [loop.iter for loop in tree.find_all(nodes.For)]
-    parts += [each.node for each in tree.find_all(nodes.Filter) if each.name in _ITEM_FILTERS]
-    parts += [each.node for each in tree.find_all(nodes.Getattr) if id(each) not in called]
+    bases = [loop.iter for loop in tree.find_all(nodes.For)]
+    bases += [each.node for each in tree.find_all(nodes.Filter) if each.name in _ITEM_FILTERS]
+    bases += [each.node for each in tree.find_all(nodes.Getattr) if id(each) not in called]
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Name) and call.node.name == "zip":
-            parts += call.args
+            bases += call.args
     for item in tree.find_all(nodes.Getitem):
         if isinstance(item.arg, nodes.Const) and isinstance(item.arg.value, str):
-            parts.append(item.node)
-    return (part.name for part in parts if isinstance(part, nodes.Name))
+            bases.append(item.node)
+    return (base.name for base in bases if isinstance(base, nodes.Name))
 
 
 def _make_environment(kind: type[sandbox.SandboxedEnvironment]) -> sandbox.SandboxedEnvironment:

@@ -375,21 +375,21 @@ class _SwallowedRows:
 
         If no column has values by which a row is known, lines that look like rows count as rows.
         """
-        known: dict[int, Callable[[str], bool]] = {
+        checks: dict[int, Callable[[str], bool]] = {
             column: values.__contains__
             for column, values in self._values.items()
             if any(values) and len(values) <= self._cells // 2
         }
         numeric = [column for column, has_number in self._numeric.items() if has_number]
-        known |= dict.fromkeys(numeric, lambda cell: not cell or number(cell) is not None)
+        checks |= dict.fromkeys(numeric, lambda cell: not cell or number(cell) is not None)
         for at, look_like_rows, rows in self._suspects:
             if (
                 look_like_rows
-                if not known
+                if not checks
                 else any(
                     all(is_known(row[column]) for row in rows)
                     and 2 * sum(bool(row[column]) for row in rows) > len(rows)
-                    for column, is_known in known.items()
+                    for column, is_known in checks.items()
                 )
             ):
                 raise MalformedLineError(
