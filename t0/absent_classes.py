@@ -11,6 +11,23 @@ from collections.abc import Mapping
 _MOST_NAMED = 5
 
 
+def warn_of_untrained_classes(counts: Mapping[str, Mapping[str, int]]) -> str | None:
+    """Returns a warning that names the classes that only the validation split has.
+
+    Args:
+      counts: "train" and "validation" -> class -> number of the split's examples.
+    """
+    only = [
+        f"{n!r}" for n, count in counts["validation"].items() if count > counts["train"][n] == 0
+    ]
+    if not only:
+        return None
+    return (
+        f"train has no example of {_list_some(only)}, which validation has, so the model cannot "
+        "learn to answer this"
+    )
+
+
 def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     """Returns a warning that names the classes without examples; None if there are none.
 
@@ -23,7 +40,10 @@ def warn_of_absent_classes(counts: Mapping[str, int], where: str) -> str | None:
     if not absent or len(absent) == len(counts):
         return None
     noun, pronoun = ("class", "its") if len(absent) == 1 else ("classes", "their")
-    names = ", ".join(absent[:_MOST_NAMED])
-    if len(absent) > _MOST_NAMED:
-        names += f" and {len(absent) - _MOST_NAMED:,} more"
+    names = _list_some(absent)
     return f"{where} has no example of the {noun} {names}, so it cannot measure {pronoun} recall"
+
+
+def _list_some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" * (len(names) > _MOST_NAMED)
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -21,12 +21,15 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError, nearest, unknown_name
 from t0.prompts import is_missing, whole_number
 
-# If a column has more distinct values than this number, it is not a label column.
+# If a column has more distinct values than this number, it is a label column only if the user names
+# it, and prompts do not list its labels.
 MOST_LABELS = 100
+_MOST_NAMED_LABELS = 10_000
 _SAMPLED_ROWS = 1000
+_MOST_LISTED = 20
 _OFTEN_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "answer", "y")
 _FALSE_FIRST = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
 _WHOLE = re.compile(r"(0|-?[1-9][0-9]*)(?:\.0+)?")
@@ -40,7 +43,8 @@ class ColumnSummary:
     Attributes:
       name: the column's name in the file.
       splits: the set of labels in each split that was read, in the spelling of `label_text`.
-      values: label -> number of rows; incomplete if there are more than `MOST_LABELS` labels.
+      most: the number of labels that are counted.
+      values: label -> number of rows; incomplete if there are more than `most` labels.
       rows: the number of rows that have a value.
       words: the total number of words in the sampled values.
       sampled: the number of sampled values, which are the first values of the column.
@@ -49,6 +53,7 @@ class ColumnSummary:
     """
 
     name: str
+    most: int = MOST_LABELS
     splits: list[set[str]] = dataclasses.field(default_factory=list)
     values: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     rows: int = 0
@@ -57,15 +62,15 @@ class ColumnSummary:
     numbers: bool = True
     nested: bool = False
 
-    def add(self, value: Any) -> None:
-        """Adds the value of a row to the summary."""
+    def add(self, value: Any, split: int) -> None:
+        """Adds the value of a row of the split with the index `split` to the summary."""
         if is_missing(value) or (isinstance(value, str) and not value.strip()):
             return
         self.rows += 1
         self.nested |= isinstance(value, list | tuple | Mapping)
-        if len(self.values) <= MOST_LABELS:
+        if len(self.values) <= self.most:
             self.values[label_text(value)] += 1
-            self.splits[-1].add(label_text(value))
+            self.splits[split].add(label_text(value))
         if self.sampled < _SAMPLED_ROWS:
             self.sampled += 1
             self.words += len(str(value).split())
@@ -75,10 +80,10 @@ class ColumnSummary:
     def hidden_splits(self) -> list[int]:
         """The indices of the splits that withhold their labels.
 
-        The only label of such a split is -1, and another split has other labels.
+        Such a split has no label, or its only label is -1, and another split has other labels.
         """
-        hidden = [n for n, labels in enumerate(self.splits) if labels == {"-1"}]
-        return hidden if set().union(*self.splits) != {"-1"} else []
+        hidden = [n for n, labels in enumerate(self.splits) if labels <= {"-1"}]
+        return hidden if set().union(*self.splits) - {"-1"} else []
 
     @property
     def is_text(self) -> bool:
@@ -148,18 +153,21 @@ class ColumnTable:
         """Yields a line for each column, with the column's name and some of its values."""
         for column in self.columns.values():
             some = ", ".join(f"{value:.30}" for value in list(column.values)[:3])
-            more = "more than " * (len(column.values) > MOST_LABELS)
-            count = f"{more}{min(len(column.values), MOST_LABELS)}"
+            more = "more than " * (len(column.values) > column.most)
+            count = f"{more}{min(len(column.values), column.most)}"
             kind = "lists or objects, " * column.nested
             yield f"  {column.name}: {kind}{count} different values, such as {some}"
 
 
-def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> ColumnTable:
+def summarize_columns(
+    *splits: Iterable[Mapping[str, Any]], where: str, label: str | None = None
+) -> ColumnTable:
     """Reads the rows of all splits once and summarizes their columns.
 
     Args:
       splits: the rows of each split. A row is a mapping: column -> value.
       where: the name of the data, for messages.
+      label: the label column, if the user names it. All of its values are counted.
 
     Raises:
       UserError: there are no rows.
@@ -168,10 +176,10 @@ def summarize_columns(*splits: Iterable[Mapping[str, Any]], where: str) -> Colum
     for number, rows in enumerate(splits):
         for row in rows:
             for name, value in row.items():
-                column = columns.setdefault(name, ColumnSummary(name))
-                while len(column.splits) <= number:
-                    column.splits.append(set())
-                column.add(value)
+                if name not in columns:
+                    most = _MOST_NAMED_LABELS if name == label else MOST_LABELS
+                    columns[name] = ColumnSummary(name, most, [set() for _ in splits])
+                columns[name].add(value, number)
     if not columns:
         raise UserError(f"{where} has no rows")
     return ColumnTable(where, columns)
@@ -233,12 +241,16 @@ def read_labels(
       UserError: the column contains no labels, or the choices do not match the labels.
     """
     column = table.columns[name]
-    if len(column.values) > MOST_LABELS:
-        raise UserError(
-            f"column '{name}' of {table.where} has more than {MOST_LABELS} different values: it is "
-            "not a label column. Set the column of the answers with --label"
-        )
     where = f"column '{name}' of {table.where}"
+    if (count := len(column.values)) > MOST_LABELS and (
+        count > column.most or column.rows < 2 * count
+    ):
+        raise UserError(
+            f"{where} has {'more than ' * (count > column.most)}{min(count, column.most):,} "
+            f"different values in {column.rows:,} rows, too many for labels: a class needs several "
+            "rows. Set the column of the answers with --label, or write templates.yaml without "
+            "answer_choices if the answers are free text (docs/data.md)"
+        )
     label_values = set().union(
         *(s for n, s in enumerate(column.splits) if n not in column.hidden_splits)
     )
@@ -257,7 +269,8 @@ def read_labels(
         )
     stripped = tuple(choice.strip() for choice in choices or order)
     _check_choices(stripped)
-    choice_indices = _match_choices(order, stripped, where)
+    choice_indices, order_notes = _match_choices(order, stripped, where)
+    notes += order_notes
     indices = {label: choice_indices[main] for label, main in spellings.items()}
     counts = collections.Counter(dict.fromkeys(range(len(stripped)), 0))
     for label, index in indices.items():
@@ -351,12 +364,17 @@ def _check_choices(choices: Sequence[str]) -> None:
         raise UserError(f"the choices are not all different: {', '.join(choices)}")
 
 
-def _match_choices(labels: Sequence[str], choices: Sequence[str], where: str) -> dict[str, int]:
-    exact = {choice: index for index, choice in enumerate(choices)}
-    normalized = {_normalize_label(choice): index for index, choice in enumerate(choices)}
-    indices = {label: exact.get(label, normalized.get(_normalize_label(label))) for label in labels}
-    if None not in indices.values():
-        return indices
+def _match_choices(
+    labels: Sequence[str], choices: Sequence[str], where: str
+) -> tuple[dict[str, int], list[str]]:
+    """Returns (label -> the index of its choice, notes about choices that were given by position).
+
+    If a choice equals a label, all labels must have a choice of their own name.
+    """
+    indices = _match_names(labels, choices)
+    if len(indices) == len(labels):
+        return indices, []
+    _refuse_misspelled(labels, choices, indices, where)
     whole = [int(label) for label in labels if label.isdecimal()]
     if len({*whole}) == len(labels):
         start = 0 if min(whole) == 0 else 1
@@ -366,12 +384,81 @@ def _match_choices(labels: Sequence[str], choices: Sequence[str], where: str) ->
                 "do the labels count from 0 or from 1? Name one choice for each label"
             )
         if max(whole) < len(choices) + start:
-            return {label: int(label) - start for label in labels}
-    if len(labels) == len(choices):
-        return {label: index for index, label in enumerate(labels)}
-    raise UserError(
-        f"--choices names {len(choices)}, but {where} has {len(labels)} labels: "
-        f"{', '.join(labels)}. Name a choice for each, in this order"
-        + "; leave cells empty if -1 means that a row has no label"
-        * ("-1" in labels)
+            return {label: int(label) - start for label in labels}, []
+    if len(labels) != len(choices):
+        raise UserError(
+            f"--choices names {len(choices)}, but {where} has {len(labels)} labels: "
+            f"{_list_some(labels)}. Name a choice for each, in this order"
+            + "; leave cells empty if -1 means that a row has no label"
+            * ("-1" in labels)
+        )
+    notes = []
+    if not all(map(_is_number, labels)):
+        pairs = [f"{label} is '{c}'" for label, c in zip(labels, choices, strict=True)]
+        notes = [
+            f"no choice is the name of a label, so the order decides: {_list_some(pairs)}. Check "
+            "these pairs; --choices must be in this order of the labels"
+        ]
+    return {label: index for index, label in enumerate(labels)}, notes
+
+
+def _match_names(labels: Sequence[str], choices: Sequence[str]) -> dict[str, int]:
+    """Returns label -> the index of the choice with the same name, for the labels that have one.
+
+    If no choice has exactly the name of a label, its name may differ in case or Unicode form.
+    """
+    indices = {label: choices.index(label) for label in labels if label in choices}
+    others = {
+        _normalize_label(label_text(choice)): index
+        for index, choice in enumerate(choices)
+        if index not in indices.values()
+    }
+    for label in labels:
+        if label not in indices and _normalize_label(label) in others:
+            indices[label] = others.pop(_normalize_label(label))
+    return indices
+
+
+def _refuse_misspelled(
+    labels: Sequence[str], choices: Sequence[str], indices: Mapping[str, int], where: str
+) -> None:
+    """Raises an error if some choices are names of labels, but a label has no choice of its name.
+
+    Similar names also count as names if the choices are in another order than the labels.
+
+    Args:
+      labels: the labels, in order.
+      choices: the choices.
+      indices: the labels that a choice names -> the index of this choice.
+      where: the column, for messages.
+    """
+    names = {_normalize_label(label): label for label in labels if label not in indices}
+
+    def find_similar(choice: str) -> list[str]:
+        word = _normalize_label(choice)
+        starts = [name for name in names if len(name) > 1 and word.startswith(name)]
+        return [names[name] for name in starts[:1] or nearest(word, names, 1, 0.6)]
+
+    unused = [choice for index, choice in enumerate(choices) if index not in indices.values()]
+    similar = {choice: find_similar(choice) for choice in unused}
+    crossed = any(
+        close and close[0] != label
+        for label, close in zip(labels, map(similar.get, choices), strict=False)
     )
+    if not similar or not (indices or crossed):
+        return
+    unknown = [
+        f"'{choice}'" + "".join(f" (did you mean '{label}'?)" for label in close)
+        for choice, close in similar.items()
+    ]
+    raise UserError(
+        f"--choices: not a label of {where}: {_list_some(unknown)}. Its labels, in order: "
+        f"{_list_some(labels)}; without a choice: {_list_some([*names.values()])}. Write each "
+        "label as it is, or other words for all labels, in this order"
+    )
+
+
+def _list_some(names: Sequence[str]) -> str:
+    """Joins names with commas; if there are many, only the first."""
+    more = f" and {len(names) - _MOST_LISTED:,} more" * (len(names) > _MOST_LISTED)
+    return ", ".join(names[:_MOST_LISTED]) + more

@@ -70,10 +70,13 @@ def check_columns(source: PromptedRows, rows: SplitRows) -> None:
     if missing and not rows.columns:
         raise UserError(f"{rows.where} has no rows. Write rows into it, or remove it")
     if missing:
+        no_labels = source.compiled.input_columns.isdisjoint(missing)
+        advice = "If this split has no labels, write null for each, or remove its file"
         raise UserError(
             f"template '{source.template.name}' uses the column "
             + ", ".join(f"'{name}'" for name in missing)
             + f", which {rows.where} does not have; its columns: {', '.join(rows.columns)}"
+            + f". {advice}" * no_labels
         )
 
 

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.catalogue.columns import ColumnTable, Labels
+from t0.catalogue.columns import MOST_LABELS, ColumnTable, Labels
 from t0.catalogue.entries import datasets
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
@@ -248,20 +248,24 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str
 def _templates(plan: StarterFolder) -> str:
     """Returns the text of the template file, which has two prompts.
 
-    The inputs of the first prompt show the choices, and the inputs of the second prompt do not.
+    The inputs of the first prompt show the choices, if there are at most `MOST_LABELS`. The inputs
+    of the second prompt do not.
     """
     names = _name_columns(plan)
     columns = [names[name] for name in plan.texts]
     if len(columns) == 1:
         text = f"{{{{{columns[0]}}}}}\n"
-    else:  # a text is only printed if the row has it
+    else:  # a text is only printed if the row has it; 0 and false are values
         text = "".join(
-            f"{{% if {c} %}}{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
+            f"{{% if {c} is not none and {c} | string | trim %}}"
+            f"{c.replace('_', ' ').strip()}: {{{{{c}}}}}\n{{% endif %}}"
             for c in columns
         )
     question = re.sub(r"[\W_]+", " ", plan.labels.column).strip() or LABEL
+    listed = len(plan.labels.choices) <= MOST_LABELS
+    shown_choices = ": {{answer_choices | join(', ')}}" * listed
     prompts = {
-        "which": (f"{text}\nWhich {question} is it: {{{{answer_choices | join(', ')}}}}?", True),
+        "which": (f"{text}\nWhich {question} is it{shown_choices}?", listed),
         "say": (f"{text}\nThe {question} of this is", False),
     }
     choices = json.dumps(" ||| ".join(plan.labels.choices), ensure_ascii=False)

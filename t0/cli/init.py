@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.absent_classes import warn_of_absent_classes
+from t0.absent_classes import warn_of_absent_classes, warn_of_untrained_classes
 from t0.cli.arguments import JoinedList, add_shared
 from t0.errors import UserError, say
 
+_MOST_SHOWN = 100  # the number of classes that are printed
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
 
 
@@ -50,27 +51,26 @@ def main(args: argparse.Namespace) -> int:
     starter_folder.check_name(args.name)
     load_tokens(args.vocab)  # reports a wrong vocabulary before the data is read
     files = _find_splits(args.data)
-    splits = {split: _make_row_reader(file.kind, file.path) for split, file in files.items()}
-    table = columns.summarize_columns(*(rows() for rows in splits.values()), where=args.data)
+    splits = {split: _make_row_reader(file) for split, file in files.items()}
+    table = _summarize(args, splits)
     label = args.label or _choose_column(
         table, table.labels(), "--label", "the column with the answers"
     )
     table.check(label, "--label")
+    for split in _find_hidden_splits(files, table, label):
+        say(f"# {files.pop(split).path.name} has no labels in the column {label}: skipped")
+        del splits[split]
+        table = _summarize(args, splits)
+    header_note = _check_header(files, table, label, is_set=bool(args.label))
     choices = args.choices.split(",") if args.choices else None
     names = _read_stored_names(files, label)
     labels = columns.read_labels(table, label, choices, names=names)
-    for split in [[*splits][number] for number in table.columns[label].hidden_splits]:
-        say(f"# {split} hides its labels ({label} is -1 in all rows): skipped")
-        del splits[split]
-    if "train" not in splits:
-        raise UserError(
-            f"{args.data}: nothing to train on, because the split train hides its labels"
-        )
     texts = _choose_text_columns(args, table, label)
     vocabulary = args.vocab or os.environ.get(VOCABULARY_VARIABLE)
     plan = starter_folder.StarterFolder(args.name, table, texts, labels, vocabulary)
     folder = args.output or args.name
     written = starter_folder.write(plan, folder, splits)
+    written["notes"] = [*header_note, *written["notes"]]
     _print_summary(plan, folder, written)
     for step, words in starter_folder.commands(folder, plan).items():
         say(f"# {step}\n{shlex.join(words)}")
@@ -104,12 +104,70 @@ def _read_stored_names(files: Mapping[str, Any], label: str) -> tuple[str, ...]:
     return next(iter(names.values()))
 
 
-def _make_row_reader(kind: str, path: Path) -> Callable[[], Any]:
+def _make_row_reader(file: Any) -> Callable[[], Any]:
     from t0.progress import count_units
     from t0.sources import readers
 
-    reader = readers.reader_for(kind, (path,))
-    return lambda: count_units(reader.rows(0, None), unit="row", doing=f"reading {path.name}")
+    reader = readers.reader_for(file.kind, (file.path,))
+    return lambda: count_units(reader.rows(0, None), unit="row", doing=f"reading {file.path.name}")
+
+
+def _summarize(args: argparse.Namespace, splits: Mapping[str, Callable[[], Any]]) -> Any:
+    from t0.catalogue import columns
+
+    rows = (read() for read in splits.values())
+    return columns.summarize_columns(*rows, where=args.data, label=args.label)
+
+
+def _find_hidden_splits(files: Mapping[str, Any], table: Any, label: str) -> list[str]:
+    """Returns the splits that have no labels.
+
+    If a split has no column of the split train, its columns are probably a mistake, which is
+    reported later.
+
+    Raises:
+      UserError: the split train has no labels.
+    """
+    from t0.sources import readers
+
+    hidden = [[*files][number] for number in table.columns[label].hidden_splits]
+    if "train" in hidden:
+        raise UserError(
+            f"{table.where}: nothing to train on, because the split train hides its labels: "
+            f"'{label}' is missing, empty or -1 in all rows"
+        )
+    names = {s: set(readers.reader_for(f.kind, (f.path,)).columns()) for s, f in files.items()}
+    return [split for split in hidden if names[split] & names["train"]]
+
+
+def _check_header(files: Mapping[str, Any], table: Any, label: str, *, is_set: bool) -> list[str]:
+    """Asks whether the first line of a CSV file is a row, if a label is also a column's name.
+
+    Args:
+      files: split -> the file.
+      table: the summary of the columns.
+      label: the label column.
+      is_set: whether the user named this column.
+
+    Returns:
+      a warning if `is_set`, otherwise no text.
+
+    Raises:
+      UserError: the name of the label column is one of its labels.
+    """
+    from t0.catalogue.columns import label_text
+
+    is_csv = any(file.kind in ("csv", "tsv") for file in files.values())
+    if not is_csv or label_text(label) not in table.columns[label].values:
+        return []
+    question = (
+        f"is the first line of {table.where} a row? The column '{label}' also has the value "
+        f"'{label_text(label)}'. If the file has no line with the names of its columns, write one, "
+        "such as text,label"
+    )
+    if not is_set:
+        raise UserError(f"{question}. If it has one, set --label={shlex.quote(label)}")
+    return [question]
 
 
 def _choose_text_columns(args: argparse.Namespace, table: Any, label: str) -> tuple[str, ...]:
@@ -149,16 +207,18 @@ def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     count = written["left_out"]
     left_out = f"; {count:,} without text or label left out" if count else ""
     say(f"# {folder}: {rows} rows{left_out}. Text: {', '.join(plan.texts)}")
-    for position, (choice, count) in enumerate(
-        zip(plan.labels.choices, plan.labels.counts, strict=True)
-    ):
+    counted = [*zip(plan.labels.choices, plan.labels.counts, strict=True)]
+    for position, (choice, count) in enumerate(counted[:_MOST_SHOWN]):
         names = [label for label, index in plan.labels.indices.items() if index == position]
         say(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
+    if more := counted[_MOST_SHOWN:]:
+        say(f"#   and {len(more):,} more classes: {sum(n for _, n in more):,} rows")
     for note in plan.labels.notes:
         say(f"#   note: {note}")
     if plan.vocabulary is None:
         say("#   vocabulary: T5's, read from Google Cloud Storage; for another one, --vocab=FILE")
+    untrained = warn_of_untrained_classes(written["rows"])
     absent = warn_of_absent_classes(written["rows"]["validation"], "validation")
-    for note in (*written["notes"], *([absent] if absent else [])):
+    for note in (*written["notes"], *filter(None, (untrained, absent))):
         say(f"#   WARNING: {note}")
     say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

@@ -187,7 +187,7 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
       OSError: if the file cannot be opened or, inside the block, cannot be read.
     """
     with binary(path) as file:
-        if not os.fspath(path).endswith(".gz"):
+        if not os.fspath(path).lower().endswith(".gz"):
             yield file
             return
         # GzipFile's own buffer has only 8 kB, so Python would have to refill it every few lines.

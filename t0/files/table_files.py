@@ -25,7 +25,7 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": "", ".parquet": ""}
 
 def check_format(path: str, flag: str) -> None:
     """Raises a UserError, which names the flag, if the extension of a file to write is unknown."""
-    if Path(path).suffix not in _SEPARATORS:
+    if _extension(path) not in _SEPARATORS:
         raise UserError(
             f"{flag}={path}: tables are written as {', '.join(_SEPARATORS)}. Choose one of these "
             "extensions"
@@ -34,7 +34,7 @@ def check_format(path: str, flag: str) -> None:
 
 def check_rows(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Raises a UserError if `write_table` could not write these rows into the format of `path`."""
-    if Path(path).suffix == ".parquet":
+    if _extension(path) == ".parquet":
         _arrow_table(path, columns, [*rows])
 
 
@@ -49,7 +49,7 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     Raises:
       UserError: if the format cannot hold the values, or the file cannot be written.
     """
-    extension = Path(path).suffix
+    extension = _extension(path)
     if extension == ".parquet":
         _write_parquet(path, _arrow_table(path, columns, [*rows]))
     elif extension == ".jsonl":
@@ -76,6 +76,10 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
         yield buffer.getvalue().removesuffix("\r\n") + "\n"
         buffer.seek(0)
         buffer.truncate()
+
+
+def _extension(path: str) -> str:
+    return Path(path).suffix.lower()
 
 
 def _json(value: Any) -> str:

@@ -33,6 +33,7 @@ from t0.scoring.batching import BatchPlan
 from t0.scoring.examples import RankTaskFacts, ScoringTask, count_examples
 from t0.scoring.ranking import ChoiceScorer, score_tasks, with_scores
 from t0.scoring.records import ChoiceRecord, sort_records
+from t0.sources.column_kinds import make_converters
 from t0.sources.folders import files_of, split_file
 from t0.sources.readers import FORMATS, Reader, reader_for
 
@@ -103,6 +104,35 @@ class RowTask:
         return own | renamed
 
     @functools.cached_property
+    def _converters(self) -> dict[str, Callable[[Any], Any]]:
+        """Name in the template -> a function that reads a value as in the training data."""
+        prompt = self.prompt
+        nested = prompt.compiled.nested_columns
+        read = make_converters(prompt.dataset, prompt.kinds, nested)
+        shown = prompt.compiled.input_columns & self._columns.keys()
+        return {name: read[name] for name in sorted(shown & read.keys())}
+
+    @functools.cached_property
+    def earlier_columns(self) -> tuple[str, ...]:
+        """The last columns of a file that `write_predictions` wrote; they are replaced.
+
+        If the template reads one of these columns, the result is empty.
+        """
+        names = self.rows.columns
+        for start in range(1, len(names) - 1):
+            ours = names[start : start + 2] in ((PREDICTION, PROBABILITY), (PREDICTION, SCORE))
+            rest = names[start + 2 :]
+            if ours and all(name.startswith(f"{PROBABILITY}_") for name in rest):
+                read = {self._columns.get(name) for name in self.prompt.compiled.columns}
+                return () if read & {*names[start:]} else names[start:]
+        return ()
+
+    @functools.cached_property
+    def kept_columns(self) -> tuple[str, ...]:
+        """The columns of the file, without those of earlier predictions."""
+        return self.rows.columns[: len(self.rows.columns) - len(self.earlier_columns)]
+
+    @functools.cached_property
     def label_columns(self) -> list[str]:
         """The columns of the file that the template uses for the target but not for the input."""
         names = sorted(self.prompt.compiled.columns - self.prompt.compiled.input_columns)
@@ -141,11 +171,11 @@ class RowTask:
                 example, fault = self.render(row, number)
         if not example:
             raise UserError(f"none of the {self.rows.count:,} rows can be rendered: {fault}")
-        check_rows(output, self.rows.columns, self.rows.reader.rows(0, None))
+        check_rows(output, self.kept_columns, self.rows.reader.rows(0, None))
 
     def check_names(self, added: Sequence[str]) -> None:
         """Raises a UserError if the file already has a column that predictions add."""
-        taken = [name for name in added if name in self.rows.columns]
+        taken = [name for name in added if name in self.kept_columns]
         if taken:
             raise UserError(
                 f"{self.rows.path} already has a column {taken[0]}, which predictions would "
@@ -164,6 +194,12 @@ class RowTask:
         if shown and all(is_missing(value) or not str(value).strip() for value in shown):
             return None, f"in row {number} the prompt's columns are empty"
         try:
+            for name, read in self._converters.items():
+                try:
+                    variables[name] = read(variables[name])
+                except ValueError as error:
+                    column = self._columns[name]
+                    raise UserError(f"in row {number} the column '{column}': {error}") from error
             example = self.prompt.compiled.example(variables, number, labeled=False)
         except UserError as error:
             return None, str(error)
@@ -326,8 +362,10 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
                 failures.append("" if failures else task.render(row, number)[1])
             yield {**row, **dict.fromkeys(added), **values}
 
-    write_table(output, (*task.rows.columns, *added), predicted_rows())
+    write_table(output, (*task.kept_columns, *added), predicted_rows())
     notes = [f"{output}: {task.rows.count:,} rows, predicted with the prompt {task.prompt.task}"]
+    if task.earlier_columns:
+        notes.append(f"  replaced earlier predictions: {', '.join(task.earlier_columns)}")
     if labels:
         columns = ", ".join(task.label_columns)
         notes.append(f"  labels in the column {columns} are ignored: {labels:,} rows")

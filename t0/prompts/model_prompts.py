@@ -36,12 +36,15 @@ class RecordedPrompt:
       dataset: the dataset's name, followed by a slash and the subset if there is a subset.
       inputs_eos: whether the task's inputs end in EOS.
       template: the prompt's template.
+      kinds: the kinds of the columns in the training data, with their names in the template; see
+        `t0.sources.column_kinds`. Empty in files of earlier versions, and for T0's datasets.
     """
 
     task: str
     dataset: str
     inputs_eos: bool
     template: Template
+    kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:

@@ -74,6 +74,12 @@ _READS = frozenset(
      "items", "join", "keys", "lower", "lstrip", "replace", "rstrip", "split", "splitlines",
      "startswith", "strip", "title", "upper", "values")
 )  # fmt: skip
+# Filters that read the items of a list or an object.
+_ITEM_FILTERS = frozenset(
+    ("batch", "choice", "dictsort", "first", "items", "join", "last", "list", "map", "max", "min",
+     "most_frequent", "random", "reject", "rejectattr", "select", "selectattr", "slice", "sort",
+     "sum", "unique")
+)  # fmt: skip
 _RANDOM_FILTERS = ("choice", "random")
 _INDEX_FILTER, _CUT_FILTER = "\0index", "\0cut"  # a template cannot write these names
 LONGEST_PRINTED = 2048
@@ -252,6 +258,21 @@ def _may_change_rows(tree: nodes.Template) -> bool:
         return isinstance(callee, nodes.Getattr) and callee.attr in _READS and not makes_dicts
 
     return not all(is_harmless(call.node) for call in tree.find_all(nodes.Call))
+
+
+def _read_as_nested(tree: nodes.Template) -> Iterator[str]:
+    """Yields the names that a parsed template reads as lists or objects."""
+    called = {id(call.node) for call in tree.find_all(nodes.Call)}
+    bases = [loop.iter for loop in tree.find_all(nodes.For)]
+    bases += [each.node for each in tree.find_all(nodes.Filter) if each.name in _ITEM_FILTERS]
+    bases += [each.node for each in tree.find_all(nodes.Getattr) if id(each) not in called]
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Name) and call.node.name == "zip":
+            bases += call.args
+    for item in tree.find_all(nodes.Getitem):
+        if isinstance(item.arg, nodes.Const) and isinstance(item.arg.value, str):
+            bases.append(item.node)
+    return (base.name for base in bases if isinstance(base, nodes.Name))
 
 
 def _make_environment(kind: type[sandbox.SandboxedEnvironment]) -> sandbox.SandboxedEnvironment:
@@ -581,6 +602,16 @@ class CompiledTemplate:
         remove_targets(tree.body)
         names = meta.find_undeclared_variables(tree) - {"answer_choices"}
         return self._columns_of("answer_choices") | names
+
+    @cached_property
+    def nested_columns(self) -> frozenset[str]:
+        """The columns that the body or the choices read as lists or objects.
+
+        For example, the template loops over them, joins their items or reads a key. A text in such
+        a column would be joined letter by letter.
+        """
+        trees = [self._parse(field) for field in ("jinja", "answer_choices")]
+        return self.columns & frozenset(name for tree in trees for name in _read_as_nested(tree))
 
     @cached_property
     def is_random(self) -> bool:

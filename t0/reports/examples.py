@@ -191,7 +191,7 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
     if not ranked and not decoded:
         raise UserError("--examples: these results have no per-example scores or decoded texts")
     columns, named = _list_columns(runs, ranked)
-    is_spreadsheet = path.suffix in (".csv", ".tsv")
+    is_spreadsheet = path.suffix.lower() in (".csv", ".tsv")
     count = 0
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
 | `hub` | data on the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of later copies; withheld labels |
+| `column_kinds` | the kinds of values in columns, and how predictions read other files |
 | `documents` | the document that belongs to a row, such as a passage |
 | `readers`, `csv_reader`, `arrow_readers` | JSON Lines; csv, tsv; parquet, Arrow |
 | `texts`, `instructions`, `questions` | the data of the recipes, also parallel sentences |

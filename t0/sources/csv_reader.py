@@ -11,8 +11,8 @@ are removed, and the cell may contain tabs and line breaks. Files are in UTF-8, 
 UTF-32 with a byte order mark.
 
 A stray quote must not join rows. Therefore the readers reject a quote that is never closed, text
-after a closing quote, and a cell whose lines look like rows. The error gives the line number in the
-file.
+after a closing quote, and a cell whose lines are rows with known labels. The error gives the line
+number in the file.
 
 The columns of T0's own datasets have the types that `t0.sources.schema` records. In other data, a
 column is numeric only if the number read from each cell prints exactly as in the file. So 01000,
@@ -27,7 +27,7 @@ import functools
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,8 +51,8 @@ _QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"(?!")')
 _SEPARATOR_LINE = re.compile(r"sep=(.)\s*")
 # If a column, such as a label column, has at most this number of distinct values, `_SwallowedRows`
 # uses the column to recognize rows inside quoted cells.
-_FEW_VALUES = 100
-_MOST_SUSPECTS = 1000
+_FEW_VALUES = 1000
+_MOST_SUSPECTS = 10_000
 _REMEDY = 'Put "" for each quote inside a quoted cell, or write the file as JSON Lines.'
 
 Record = tuple[int, list[str]]  # the number of the record's first line, and its cells
@@ -152,7 +152,9 @@ class Csv:
         _, names = next(self._all_records(start), (0, []))
         if double := sorted({name for name in names if names.count(name) > 1}):
             raise self._fault(
-                skipped + 1, f"the column names {double} occur twice. Name each column once."
+                skipped + 1,
+                f"the column names {double} occur twice. Name each column once. If the first line "
+                "is a row, write a line with the names of the columns before it.",
             )
         return start._replace(names=tuple(names))
 
@@ -311,64 +313,90 @@ def _check_width(at: int, cells: list[str], width: int) -> None:
 
 
 class _SwallowedRows:
-    """Finds quoted cells whose lines look like rows. A stray quote may have joined these rows."""
+    """Finds quoted cells whose lines are rows of the file, which a stray quote has joined.
+
+    Lines of an ordinary text, such as an e-mail, can have as many separators as a row. They are
+    rows only if they also have known values in some column: values that this column often has in
+    other rows, such as labels, or numbers if the column has only numbers.
+    """
 
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        # Index of a column -> the column's distinct values in rows that have only one line. If a
-        # column has more than `_FEW_VALUES` distinct values, it is removed.
+        self._cells = 0  # the number of cells that were read of each column, except the name
+        # Index of a column -> its distinct values. If a column has more than `_FEW_VALUES` distinct
+        # values, it is removed. Cells of several lines are left out.
         self._values: dict[int, set[str]] = {}
-        # Records of several lines in which each line has as many cells as the file's first line.
-        # Each item is (number of the record's first line, cells of each line).
-        self._suspects: list[tuple[int, list[list[str]]]] = []
+        # Index of a column that has only numbers -> whether it has a number.
+        self._numeric: dict[int, bool] = {}
+        # Quoted cells that may be joined rows. Each item is (number of the cell's first line,
+        # whether the cell has more than two lines, the cells of each line that has the width).
+        self._suspects: list[tuple[int, bool, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
         """Adds a record, and checks its quoted cells. The first record has the column names."""
         if not self._width:
             self._width = len(cells)
             self._values = {column: set() for column in range(len(cells))}
-        elif len(lines) == 1:
-            for column, values in tuple(self._values.items()):
+            self._numeric = dict.fromkeys(self._values, False)
+            return
+        self._cells += 1
+        whole = len(lines) == 1
+        for column, values in tuple(self._values.items()):
+            if whole or not _LINE_END.search(cells[column]):
                 values.add(cells[column])
                 if len(values) > _FEW_VALUES:
                     del self._values[column]
-        elif self._width > 1:
-            self._check_cells(at, cells)
-            split = [line.rstrip("\r\n").split(self._delimiter) for line in lines]
-            if {*map(len, split)} == {self._width} and len(self._suspects) < _MOST_SUSPECTS:
-                self._suspects.append((at, split))
+        for column in tuple(self._numeric):
+            if (cell := cells[column]) and (whole or not _LINE_END.search(cell)):
+                if number(cell) is None:
+                    del self._numeric[column]
+                else:
+                    self._numeric[column] = True
+        if not whole and self._width > 1 and len(self._suspects) < _MOST_SUSPECTS:
+            self._find_suspects(at, cells)
 
-    def _check_cells(self, at: int, cells: list[str]) -> None:
-        for cell in cells:
+    def _find_suspects(self, at: int, cells: list[str]) -> None:
+        for index, cell in enumerate(cells):
             inner = _LINE_END.split(cell)
-            if len(inner) > 2 and sum(map(self._is_row, inner)) > 1:
-                raise self._fault(at)
+            if len(inner) > 1:
+                first, *middle, last = (line.split(self._delimiter) for line in inner)
+                # The first and the last line also have the cells before and after this one. A line
+                # may have more separators than a row if the quote that is missing belonged to it.
+                ends = [[*cells[:index], *first], [*last, *cells[index + 1 :]]]
+                middle = [line for line in middle if line != [""]]
+                rows = [line for line in (*middle, *ends) if len(line) == self._width]
+                if min(map(len, ends)) >= self._width and {*map(len, middle)} <= {self._width}:
+                    self._suspects.append((at, len(inner) > 2 and len(rows) > 1, rows))
             at += len(inner) - 1
 
-    def _is_row(self, line: str) -> bool:
-        if self._delimiter not in line:
-            return False
-        return len(next(_split([line], self._delimiter, strict=False))) == self._width
-
     def check(self) -> None:
-        """Raises an error if the lines of a suspect record look like rows.
+        """Raises an error if the lines of a suspect cell are rows.
 
-        The lines look like rows if, for some column, the value in each line also occurs in this
-        column in other rows.
+        If no column has values by which a row is known, lines that look like rows count as rows.
         """
-        for at, rows in self._suspects:
-            for column, values in self._values.items():
-                if all(row[column] in values for row in rows):
-                    raise self._fault(at)
-
-    @staticmethod
-    def _fault(at: int) -> MalformedLineError:
-        return MalformedLineError(
-            at,
-            "a quoted cell that begins here contains lines that look like rows. Is its quote a "
-            f"mistake? {_REMEDY}",
-        )
+        checks: dict[int, Callable[[str], bool]] = {
+            column: values.__contains__
+            for column, values in self._values.items()
+            if any(values) and len(values) <= self._cells // 2
+        }
+        numeric = [column for column, has_number in self._numeric.items() if has_number]
+        checks |= dict.fromkeys(numeric, lambda cell: not cell or number(cell) is not None)
+        for at, look_like_rows, rows in self._suspects:
+            if (
+                look_like_rows
+                if not checks
+                else any(
+                    all(is_known(row[column]) for row in rows)
+                    and 2 * sum(bool(row[column]) for row in rows) > len(rows)
+                    for column, is_known in checks.items()
+                )
+            ):
+                raise MalformedLineError(
+                    at,
+                    "a quoted cell that begins here contains lines that look like rows. Is its "
+                    f"quote a mistake? {_REMEDY}",
+                )
 
 
 def _misplaced_quote(text: str, delimiter: str, at: int, error: csv.Error) -> MalformedLineError:

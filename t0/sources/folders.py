@@ -85,6 +85,8 @@ def _absolute(name: str) -> Path:
     return Path(os.path.abspath(Path(name).expanduser()))  # noqa: PTH100
 
 
+# Files in which the `datasets` library describes the splits next to them.
+_DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json")
 FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
 
 
@@ -176,13 +178,13 @@ def _split_of(path: Path) -> tuple[str, SplitFile | None]:
 
     The location is None if the file or folder does not contain a split.
     """
-    if path.name.startswith("."):
+    if path.name.startswith(".") or path.name in _DESCRIPTIONS:
         return path.name, None
     if (path / "state.json").is_file():
         return path.name, SplitFile("saved", path)
-    packed = path.suffix == ".gz"
+    packed = path.suffix.lower() == ".gz"
     plain = path.with_suffix("") if packed else path
-    kind = FORMATS.get(plain.suffix)
+    kind = FORMATS.get(plain.suffix.lower())
     if kind is None or (packed and kind not in TEXT_FORMATS) or not path.is_file():
         return path.name, None
     return plain.stem, SplitFile(kind, path)

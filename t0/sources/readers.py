@@ -244,7 +244,10 @@ def read_document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)
     """
     with reading(path), unpacked(path) as file:
         first = _next_line(file).removeprefix(_BOM)
-        is_list, named_json = first.lstrip().startswith(b"["), ".json" in path.suffixes
+        is_list, named_json = (
+            first.lstrip().startswith(b"["),
+            ".json" in map(str.lower, path.suffixes),
+        )
         if not is_list and (
             not first.lstrip().startswith(b"{") or (len(first) > LARGEST_LINE and not named_json)
         ):

@@ -105,7 +105,7 @@ class FolderTexts:
         for path in self._files[split]:
             with reading(path):
                 length = path.stat().st_size
-            whole = path.suffix == ".gz" or (
+            whole = path.suffix.lower() == ".gz" or (
                 length > self._shard_bytes and _document(path) is not None
             )
             for start in [0] if whole else range(0, length, self._shard_bytes):
@@ -168,7 +168,8 @@ def _is_text(path: Path) -> bool:
 
 
 def _ending(path: Path) -> str:
-    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix
+    packed = path.suffix.lower() == ".gz"
+    return (path.with_suffix("") if packed else path).suffix.lower()
 
 
 def _document(path: Path) -> Any:  # noqa: ANN401 (whatever JSON holds)

@@ -32,6 +32,7 @@ from t0.prompts import CompiledTemplate, RowReport, Template
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
 from t0.prompts.row_report import NOTED
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
+from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
 from t0.tasks.vocabulary import t5_features, tokenized
@@ -239,6 +240,7 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
     registered = {*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()}
     tasks = seqio.get_subtasks(seqio.get_mixture_or_task(name)) if name in registered else ()
     recorded, vocabulary = {}, ""
+    find_kinds = functools.cache(source_kinds)
     for task in tasks:
         source = task.source
         if isinstance(source, PromptedSource):
@@ -249,10 +251,16 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
                 "/".join(filter(None, (source.dataset, source.subset))),
                 feature.add_eos,
                 dataclasses.replace(source.template, where=""),
+                find_kinds(source.dataset, source.subset, _training_split(source)),
             )
     if not recorded:
         return None
     return ModelPrompts(dict(lengths), vocabulary, tuple(recorded.values()))
+
+
+def _training_split(source: PromptedSource) -> str:
+    splits = source.split_mapping
+    return splits.get("train") or next(iter(splits.values()), "train")
 
 
 def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:

@@ -192,6 +192,27 @@ def test_init_row_with_one_of_two_texts_is_kept(init, tmp_path, capsys):
     assert re.search(r"subject: on film \d+\n    body: a film \d+\n    \n    The label of", out)
 
 
+def test_init_prompts_print_0_and_false_but_no_missing_value(init, tmp_path):
+    from t0.prompts import CompiledTemplate, read_template_file
+
+    values = [0, False, 0.0, "0", " ", "", None, 3]
+    rows = [
+        {"note": f"a flat {i}", "beds": values[i % len(values)], "label": i % 2} for i in range(40)
+    ]
+    (tmp_path / "films.json").write_text(json.dumps(rows))
+    assert init("films", "films.json", "--text=note,beds")[0] == 0
+    templates = read_template_file(tmp_path / "films/data/films/templates.yaml").templates
+    copied = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    for template in templates:
+        compiled = CompiledTemplate(template)
+        for row in [*copied, {"note": "a", "beds": ""}, {"note": "a", "beds": " "}]:
+            inputs = compiled.example(row, labeled=False).inputs
+            shown = None if row["beds"] in (None, "", " ") else f"beds: {row['beds']}"
+            lines = [line for line in inputs.split("\n") if line.startswith("beds:")]
+            assert lines == [line for line in [shown] if line]
+    assert {str(row["beds"]) for row in copied} == {"0", "False", "0.0", "None", "3"}
+
+
 def test_init_new_prompt_joins_the_mixtures(init, tmp_path, capsys):
     write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
     assert init("films", "films.csv")[0] == 0
@@ -275,6 +296,7 @@ def test_init_user_error_writes_no_files(init, tmp_path, words, parts):
         (["Good", "bad"], ("bad", "good"), {"Good": "good", "bad": "bad"}),
         ([10, 9, 2], None, {"2": "2", "9": "9", "10": "10"}),
         ([0.5, 1.5], ("low", "high"), {"0.5": "low", "1.5": "high"}),
+        ([0, 1], ("1.0", "0.0"), {"0": "0.0", "1": "1.0"}),
     ],
 )
 def test_init_label_values_are_read_by_type(values, choices, wanted):
@@ -283,9 +305,61 @@ def test_init_label_values_are_read_by_type(values, choices, wanted):
     assert {label: labels.choices[i] for label, i in labels.indices.items()} == wanted
     for value in values:
         assert labels.choices[labels.index(value)] == wanted[label_text(value)]
-    assert bool(labels.notes) == (-1 in values)
+    notes = " ".join(labels.notes)
+    assert ("-1 is read as a class" in notes) == (-1 in values)
+    assert ("the order decides: false is 'wrong', true is 'right'" in notes) == ("TRUE" in values)
     assert labels.index(None) is None
     assert labels.index(float("nan")) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "message"),
+    [
+        # A choice that is a label keeps it, so the others must be labels too.
+        (["positive", "negative"], "Positive,Negatve", r"'Negatve' \(did you mean 'negative'\?\)"),
+        (["a b", "neutral", "c"], "a b,neutrl,c", r"'neutrl' \(did you mean 'neutral'\?\)"),
+        ([0, 1, 2], "1,2,3", "'3'.*without a choice: 0"),
+        (["yes", "no", "maybe"], "yes,no", "names 2, but column 'l' of rows has 3 labels"),
+        (["US", "us", "x"], "US,us,y", "'y'.*without a choice: x"),
+        # All are misspelled or abbreviated, and the order would swap them.
+        (["positive", "negative"], "Postive,Negatve", "'Postive' .*'positive'.*'negative'"),
+        (["pos", "neg"], "positive,negative", "did you mean 'pos'.*did you mean 'neg'"),
+        (["cat", "dog"], "dogs,cats", "in order: cat, dog; without a choice: cat, dog"),
+    ],
+)
+def test_init_choices_never_swap_labels(values, choices, message):
+    table = summarize_columns([{"l": value} for value in values * 4], where="rows")
+    with pytest.raises(UserError, match=message):
+        read_labels(table, "l", choices.split(","))
+
+
+@pytest.mark.parametrize(
+    ("values", "choices", "expected"),
+    [
+        (["cat", "dog"], "cats,dogs", {"cat": "cats", "dog": "dogs"}),
+        (["ham", "spam"], "good,bad", {"ham": "good", "spam": "bad"}),
+        (["pos", "neg"], "negative,positive", {"pos": "positive", "neg": "negative"}),
+    ],
+)
+def test_init_choices_by_order_of_words_are_shown(init, tmp_path, values, choices, expected):
+    write_csv(tmp_path / "films.csv", rows_with(values))
+    status, out, _ = init("films", "films.csv", f"--choices={choices}")
+    assert status == 0
+    pairs = ", ".join(f"{label} is '{expected[label]}'" for label in sorted(values))
+    assert (
+        f"#   note: no choice is the name of a label, so the order decides: {pairs}. Check" in out
+    )
+    labels = {value: expected[value] for value in values}
+    choices = choices.split(",")
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert {choices[r["label"]] for r in rows if r["n"] % 2} == {labels[values[1]]}
+
+
+def test_init_choice_without_rows_is_kept_next_to_names_of_all_labels():
+    table = summarize_columns([{"l": value} for value in ("good", "bad") * 4], where="rows")
+    labels = read_labels(table, "l", ("good", "so so", "bad"))
+    assert (labels.indices, labels.counts) == ({"good": 0, "bad": 2}, (4, 0, 4))
+    assert not labels.notes
 
 
 def test_init_label_column_of_one_value_is_refused():
@@ -462,7 +536,7 @@ def test_init_split_of_only_minus_one_has_hidden_labels(init, tmp_path):
     write_splits(tmp_path / "in", train=[0, 1], test=[-1])
     status, out, _ = init("films", "in")
     assert status == 0
-    assert "# validation hides its labels (mood is -1 in all rows): skipped" in out
+    assert "# test.csv has no labels in the column mood: skipped" in out
     assert "is read as a class" not in out
     rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
     assert [row["label"] for row in rows].count(1) == 15
@@ -553,3 +627,111 @@ def test_init_class_label_minus_one_is_left_out(init, tmp_path):
     assert "10 without text or label left out" in out
     assert "note: -1 of column 'mark' of films.parquet is not a label" in out
     assert "#   mark 2 is 'good': 10 rows\n" in out
+
+
+@pytest.mark.parametrize("name", ["test.csv", "test.jsonl", "validation.parquet"])
+@pytest.mark.parametrize("label", [None, "", "no column"])
+def test_init_split_without_labels_is_skipped(init, tmp_path, name, label):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [
+        {"id": i, "text": f"{TEXTS[i % 5]} {i}", "mood": ["bad", "good"][i % 2]} for i in range(30)
+    ]
+    write_csv(folder / "train.csv", rows)
+    write_csv(folder / "sample_submission.csv", [{"id": 1, "mood": "bad"}])
+    rows = [{**row, "mood": label, "only here": "some other words"} for row in rows]
+    if label == "no column":
+        rows = [{name: row[name] for name in ("id", "text", "only here")} for row in rows]
+    if name.endswith("csv"):
+        write_csv(folder / name, rows)
+    elif name.endswith("jsonl"):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        pa.parquet.write_table(pa.Table.from_pylist(rows), folder / name)
+    status, out, err = init("films", "in", "--text=text")
+    assert status == 0, err
+    assert f"# {name} has no labels in the column mood: skipped\n" in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert [sorted(row) for row in rows] == [["id", "label", "text"]] * 30
+    assert sum(row["label"] for row in rows) == 15
+
+
+def test_init_stored_label_names_of_train_are_read_next_to_a_split_without_labels(init, tmp_path):
+    data = save_with_datasets(tmp_path, "dataset_info.json", [2, 1] * 15)
+    info = tmp_path / data / "dataset_info.json"
+    (tmp_path / data / "test.csv").write_text("text\n" + "a film\n" * 5)
+    assert info.is_file()
+    status, out, err = init("films", data)
+    assert status == 0, err
+    assert "#   mark 2 is 'good': 15 rows\n" in out
+    assert "# test.csv has no labels" in out
+
+
+def test_init_takes_a_label_column_of_150_classes(init, tmp_path, capsys):
+    rows = [
+        {"text": f"please do the thing {i}", "intent": f"intent {i % 150:03}"} for i in range(600)
+    ]
+    write_csv(tmp_path / "x.csv", rows)
+    status, _, err = init("films", "x.csv", "--text=text")
+    assert (status, "which is the column with the answers?" in err) == (2, True)
+    status, out, err = init("films", "x.csv", "--text=text", "--label=intent")
+    assert status == 0, err
+    assert (
+        "#   intent intent 099 is 'intent 099': 4 rows\n#   and 50 more classes: 200 rows\n" in out
+    )
+    assert cli.main(["show", "films", "--rows=1"]) == 0
+    out = capsys.readouterr().out
+    assert "inputs" in out
+    assert "Which intent is it?\n" in out
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert all(f"thing {i}" in row["text"] and row["label"] == i % 150
+               for row in rows for i in [int(row["text"].split()[-1])])  # fmt: skip
+    # A column of texts is no label column.
+    status, _, err = init("films", "x.csv", "--text=intent", "--label=text", "--output=texts")
+    assert (status, "600 different values in 600 rows, too many for labels" in err) == (2, True)
+
+
+def test_init_warns_of_a_class_that_only_validation_has(init, tmp_path):
+    write_splits(tmp_path / "in", train=["bad", "good"], dev=["bad", "good", "so so"])
+    status, out, _ = init("films", "in")
+    assert status == 0
+    assert "#   WARNING: train has no example of 'so so', which validation has, so the model" in out
+
+
+@pytest.mark.parametrize(("name", "mark"), [("x.csv", ","), ("x.tsv", "\t"), ("X.CSV", ",")])
+@pytest.mark.parametrize("labels", [("good", "bad"), (1, 0)])
+def test_init_asks_whether_the_first_line_is_a_row(init, tmp_path, name, mark, labels):
+    lines = [f"{TEXTS[i % 5]} {i}{mark}{labels[i % 2]}\n" for i in range(40)]
+    (tmp_path / name).write_text("".join(lines))
+    status, out, err = init("films", name)
+    assert (status, out) == (2, "")
+    assert f"is the first line of {name} a row? The column '{labels[0]}' also has the value" in err
+    # A column may have the name of one of its labels.
+    status, out, _ = init("films", name, f"--label={labels[0]}")
+    assert status == 0
+    assert f"WARNING: is the first line of {name} a row?" in out
+    (tmp_path / name).write_text(f"text{mark}label\n" + "".join(lines))
+    status, out, err = init("films", name, "--output=named")
+    assert status == 0, err
+    assert "a row?" not in out
+
+
+@pytest.mark.parametrize("name", ["X.CSV", "X.JsonL", "x.JSON", "X.JSONL.GZ", "x.csv.Gz"])
+def test_init_reads_extensions_in_capitals(init, tmp_path, name):
+    rows = rows_with(["no", "yes"])
+    kind = name.lower().removesuffix(".gz")
+    write_csv(tmp_path / "plain.csv", rows)
+    text = (tmp_path / "plain.csv").read_text()
+    if kind == "x.jsonl":
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    if kind == "x.json":
+        text = json.dumps({name: [row[name] for row in rows] for name in rows[0]})
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.lower().endswith("gz") else data)
+    status, _, err = init("films", name)
+    assert status == 0, err
+    rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
+    assert sorted(row["n"] for row in rows) == [*range(40)]

@@ -1,6 +1,7 @@
 """Predictions for rows (`t0 predict`) by a scorer without a model: tables, resuming, notes."""
 
 import csv
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -14,7 +15,7 @@ from t0.files.table_files import write_table
 from t0.inference import row_predictions
 from t0.inference.predictions import PredictionFile
 from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
-from t0.prompts.model_prompts import RecordedPrompt
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
 from t0.scoring.batching import BatchLimits, SortedPlan
 
@@ -242,3 +243,90 @@ def test_predict_finds_mistakes_before_the_predictions(tmp_path, second, choices
 def test_predict_needs_only_the_columns_before_the_target(jinja, columns):
     assert prompt(jinja, None).compiled.input_columns == columns
     assert prompt("fine {{n}} ||| {{1 // 0}}", None).compiled.example({"n": 1}, labeled=False)
+
+
+QUIZ = [
+    {"question": f"number {n}?", "options": ["red", f'"blue", {n}'], "hot": n % 2 == 0, "code": "1"}
+    for n in range(8)
+]
+OF_LIST = (
+    "{{question}} {% if hot %}hot{% else %}cold{% endif %} {{code[:1]}} "
+    "{{options | join(', ')}} ||| {{options[label]}}",
+    "{{options | join(' ||| ')}}",
+)
+
+
+def predict_quiz(path, recorded, output):
+    task = RowTask(open_rows(str(path)), recorded, Letters(), {"inputs": 99, "targets": 32})
+    task.check(str(output), all_choices=False)
+    folder = path.parent / f"{output.name}.lines"
+    folder.mkdir()
+    return write_predictions(task, run(task, folder), str(output), all_choices=False), task
+
+
+@pytest.mark.parametrize("extension", ["csv", "tsv", "parquet"])
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_predict_reads_lists_and_truth_values_of_its_own_output(tmp_path, extension, is_recorded):
+    kinds = {"options": "list", "hot": "truth value", "code": "text", "question": "text"}
+    recorded = prompt(*OF_LIST)
+    if not is_recorded:  # a file of an earlier version
+        recorded = prompt(*[text.replace("hot %}hot", "1 %}").replace("code[:1]", "code")
+                            for text in OF_LIST])  # fmt: skip
+        kinds = {}
+    recorded = dataclasses.replace(recorded, kinds=kinds)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in QUIZ))
+    first, second = tmp_path / f"first.{extension}", tmp_path / "second.jsonl"
+    _, task = predict_quiz(rows, recorded, first)
+    expected = [example for _, example in task.examples()]
+    assert expected[0].choices == ["red", '"blue", 0']
+    notes, task = predict_quiz(first, recorded, second)
+    assert [example for _, example in task.examples()] == expected
+    assert "  replaced earlier predictions: prediction, probability" in notes
+    lines = [json.loads(line) for line in second.read_text().splitlines()]
+    assert list(lines[0]) == ["question", "options", "hot", "code", "prediction", "probability"]
+    assert all(line["prediction"] in row["options"] for line, row in zip(lines, QUIZ, strict=True))
+
+
+@pytest.mark.parametrize("cell", ["['red', 'blue']", "red;blue", '{"red": 1}'])
+def test_predict_refuses_a_text_in_place_of_a_list(tmp_path, cell):
+    recorded = dataclasses.replace(prompt(*OF_LIST), kinds={"options": "list"})
+    path = tmp_path / "rows.csv"
+    path.write_text("question,options,hot,code\nwhich?," + json.dumps(cell).replace('\\"', '""')
+                    + ",true,1\n")  # fmt: skip
+    with pytest.raises(UserError, match="none of the 1 rows.*'options': expected a list, as in"):
+        RowTask(open_rows(str(path)), recorded).check("out.csv", all_choices=False)
+
+
+def test_predict_keeps_a_column_prediction_that_the_prompt_reads(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,prediction,probability\nfine,good,0.5\n")
+    task = RowTask(open_rows(str(path)), prompt("{{text}} {{prediction}}? ||| x", "a ||| b"))
+    with pytest.raises(UserError, match="already has a column prediction"):
+        task.check("out.csv", all_choices=False)
+
+
+def test_predict_reads_prompts_with_and_without_kinds(tmp_path):
+    recorded = dataclasses.replace(prompt(*OF_LIST), kinds={"options": "list"})
+    prompts = ModelPrompts({"inputs": 9, "targets": 9}, "v", (recorded,))
+    (tmp_path / "prompts.json").write_text(prompts.to_json())
+    assert read_model_prompts(str(tmp_path)).prompts[0].kinds == {"options": "list"}
+    old = json.loads(prompts.to_json())
+    del old["prompts"][0]["kinds"]
+    (tmp_path / "prompts.json").write_text(json.dumps(old))
+    assert read_model_prompts(str(tmp_path)).prompts[0].kinds == {}
+
+
+@pytest.mark.parametrize(
+    ("jinja", "nested"),
+    [
+        ("{{a | join(', ')}} {{b | lower}}", {"a"}),
+        ("{% for x in a %}{{x}}{% endfor %}", {"a"}),
+        ("{{a.text}} {{b.split(',')}} {{c['k']}} {{d[0]}}", {"a", "c"}),
+        ("{% for x, y in zip(a, b) %}{{x}}{% endfor %}{% for w in c.split() %}{{w}}{% endfor %}",
+         {"a", "b"}),
+        ("{{answer_choices | join(', ')}}", set()),
+    ],
+)  # fmt: skip
+def test_predict_finds_the_columns_that_a_template_reads_as_lists(jinja, nested):
+    assert prompt(jinja, None).compiled.nested_columns == nested

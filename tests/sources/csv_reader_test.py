@@ -325,8 +325,13 @@ def test_csv_reader_stray_quotes_never_swallow_rows(tmp_path, columns, places, e
             "line 2: text follows a closing quote: 'y\\\\\" z\",2' (a quote",
         ),
         ('a,b\n"x \\"",2\n"z",1\n', "line 3: text follows a closing quote: 'z"),
-        ('a,b\n"x\ny,z\nv,w\nu",2\n', "line 2: a quoted cell that begins here contains lines that"),
-        ('a,b\n1,"x\n2,y\n3,z\nu"\n', "line 2: a quoted cell that begins here"),
+        (
+            'a,b\nq,1\n"x,1\ny,2\nu",2\n',
+            "line 3: a quoted cell that begins here contains lines that",
+        ),
+        ('a,b\n1,"x\n2,y\n3,z"\n4,v\n', "line 2: a quoted cell that begins here"),
+        # No column has known values.
+        ('a,b\n"x,p\ny,z\nu",q\n', "line 2: a quoted cell that begins here"),
         ("a,b\n1\n", "line 2: has 1 cells instead of the 2"),
         ("a,b\n1,2\n\n1,2,3\n", "line 4: has 3 cells instead of the 2"),
         ('a,b\n"1\n2",2\n1,2,3\n', "line 4: has 3 cells instead of the 2"),
@@ -334,6 +339,41 @@ def test_csv_reader_stray_quotes_never_swallow_rows(tmp_path, columns, places, e
 )
 def test_csv_reader_bad_row_error_message_names_the_line(path, text, told):
     assert told in refusal(write(path, text))
+
+
+TEXTS_LIKE_ROWS = [
+    "Dear Mike,\nI hope, all is well\nthe lamp, the kettle\nRegards, Kim",
+    "Dear team,\n\nthe phone came late, but it works.\nKind regards, Kim",
+    "red, green\none, two\nthree, four",
+    "bread,white\nmilk,cold\neggs,fresh",
+    "Order:\nbread,3\nmilk,2\nThanks",
+    "item,price\nbread,3\nmilk,2",
+    "Hello,\nRegards,",
+]
+
+
+@pytest.mark.parametrize("columns", [*COLUMNS, ("text", "note", "label"), ("note", "text")])
+@pytest.mark.parametrize("labels", [("good", "bad"), (1, 2), [f"class {n}" for n in range(150)]])
+@pytest.mark.parametrize("only_mails", [False, True])
+def test_csv_reader_texts_with_as_many_commas_as_a_row_are_read(
+    tmp_path, columns, labels, only_mails
+):
+    count = 40 if len(labels) == 2 else 600
+    rows = [
+        {
+            "id": n,
+            "text": TEXTS_LIKE_ROWS[n % 7] if only_mails or n % 5 == 0 else f"plain {n}",
+            "note": "x" * (n % 9 == 0),
+            "label": labels[n % len(labels)],
+        }
+        for n in range(count)
+    ]
+    rows = [{name: row[name] for name in columns} for row in rows]
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    assert everything(write(tmp_path / "x.csv", buffer.getvalue())) == rows
 
 
 def test_csv_reader_line_breaks_in_quoted_cells_are_read(path):
