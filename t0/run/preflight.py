@@ -25,6 +25,7 @@ from t0.files import paths
 from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
 from t0.training.estimator import train_model
+from t0.training.model_directory import Keep
 
 # The modes that read a mixture with `mesh_eval_dataset_fn`.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
@@ -267,6 +268,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     split = bound("run.dataset_split", "train")
     if split != "train":
         raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
+    Keep(bound("run.keep_checkpoint_max"))
     latest = checkpoint_files.latest(model_dir)
     if latest:  # training resumes from it, and does not read init_checkpoint
         check_vocabulary(latest, vocabulary)
