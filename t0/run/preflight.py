@@ -21,6 +21,7 @@ from t0.config.bindings import bound, is_configured
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
+from t0.feeding.live import own_sampling
 from t0.files import paths
 from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
@@ -102,6 +103,9 @@ def check_mixtures(
             opening.require_whole(name, split)
         unread = None if use_cached else opening.unread_caches(name, function=function)
         hint = [unread] if unread else []
+        sampling = own_sampling(opening.known_mixture(name)) if mode == "train" else None
+        if sampling:
+            hint.append(f"{sampling} draws the examples; SeqIO calls it, as in T5")
         notes += hint
         try:
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)

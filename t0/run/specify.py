@@ -206,8 +206,9 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         )
         if data.spec is None:
             raise UserError(
-                "run.train_dataset_fn is your own function, whose data a specification cannot "
-                "describe; expected T5's mesh_train_dataset_fn, which --gin_file=dataset.gin binds"
+                f"the training data comes from {data.origin}, which a specification cannot "
+                "describe; expected T5's mesh_train_dataset_fn, which --gin_file=dataset.gin "
+                "binds, and a mixture that is drawn by rates. Train without --engine=torch"
             )
         return data.spec
     data = opening.data_spec(
