@@ -244,15 +244,20 @@ def check_run(
         return []  # the sizes were checked before the conversion
     torch_checkpoints = torch_shards.steps(Path(model_dir))
     if mode == "train":
-        newest, steps = max(torch_checkpoints, default=-1), checkpoint_files.steps(model_dir)
-        if not any_format and newest > max(steps, default=-1):
-            raise UserError(
-                f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{newest}, "
-                "from which TensorFlow cannot resume. Add --engine=torch, or use another "
-                "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
-            )
+        if torch_checkpoints and not any_format:
+            _check_engine(model_dir, max(torch_checkpoints))
         return _check_training(model_dir, vocabulary)
     return _check_checkpoints(model_dir, vocabulary, torch_checkpoints if any_format else {})
+
+
+def _check_engine(model_dir: str, torch_step: int) -> None:
+    latest = checkpoint_files.latest(model_dir)
+    if torch_step > (checkpoint_files.global_step(latest) if latest else -1):
+        raise UserError(
+            f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{torch_step}, "
+            "from which TensorFlow cannot resume. Add --engine=torch, or use another "
+            "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
+        )
 
 
 def _check_dataset_function(mode: str) -> None:
@@ -302,7 +307,8 @@ def _check_checkpoints(
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
     requested_steps = bound(f"run.{name}")
     if requested_steps is None and mode in _WAITING:
-        latest = sorted({*checkpoint_files.steps(model_dir), *torch_checkpoints})[-1:]
+        newest = checkpoint_files.latest_step(model_dir, torch_checkpoints)
+        latest = [] if newest is None else [newest]
         notes = [
             f"{name} is not set: waiting for checkpoints in {model_dir} forever. Set it to a step, "
             "or to -1 for the latest"

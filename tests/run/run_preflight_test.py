@@ -85,6 +85,10 @@ def test_preflight_training_refuses_newer_checkpoint_of_the_pytorch_engine(tmp_p
     assert preflight.check_run(str(tmp_path), any_format=True, **options) == []
     save(tmp_path, 5)
     assert check(tmp_path) == []
+    # Training would resume from the named checkpoint, which is older than that of PyTorch.
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    with pytest.raises(UserError, match=refused):
+        check(tmp_path)
 
 
 def test_preflight_train_steps_count_from_pretraining(tmp_path):
