@@ -193,7 +193,12 @@ def checkpoint_path(model_dir: str, step: int) -> str:
 
 
 def select_steps(
-    model_dir: str, wanted: int | list[int] | str | None, also: Iterable[int] = ()
+    model_dir: str,
+    wanted: int | list[int] | str | None,
+    also: Iterable[int] = (),
+    *,
+    closest: bool = True,
+    after: int = -1,
 ) -> list[int]:
     """Returns the steps to evaluate.
 
@@ -203,10 +208,13 @@ def select_steps(
         `latest_step`. If a step has no checkpoint, the closest step with a checkpoint is chosen, as
         in T5.
       also: the steps of the PyTorch engine's checkpoints in the folder, if the caller reads them.
+      closest: whether the closest step is chosen for a step without a checkpoint. Otherwise, such
+        a step is left out (`get_checkpoint_iterator.find_closest`).
+      after: with "all", only larger steps are returned (`get_checkpoint_iterator.skip_until`).
 
     Raises:
-      UserError: if the folder has no checkpoint, or if its latest checkpoint is one of the PyTorch
-        engine that the caller does not read.
+      UserError: if the folder has no such checkpoint, or if its latest checkpoint is one of the
+        PyTorch engine that the caller does not read.
     """
     also = [*also]
     shards = torch_shards.steps(
@@ -224,7 +232,12 @@ def select_steps(
             "--model_dir, or a checkpoint of any format with --checkpoint"
         )
     if wanted == "all":
-        return present
+        if after >= present[-1]:
+            raise UserError(
+                f"get_checkpoint_iterator.skip_until is {after}, and the last checkpoint in "
+                f"{model_dir} is of step {present[-1]}; expected a smaller number"
+            )
+        return [step for step in present if step > after]
     if wanted is None or wanted == -1:
         step = latest_step(model_dir, also)
         if not also and max(shards, default=-1) > step:
@@ -239,6 +252,13 @@ def select_steps(
         isinstance(step, int) for step in requested
     ):
         raise UserError(f"eval_checkpoint_step is {wanted!r}; expected a step, a list, or 'all'")
+    if not closest and not {*requested} & {*present}:
+        raise UserError(
+            f"get_checkpoint_iterator.find_closest is False, and {model_dir} has no checkpoint of "
+            f"step {', '.join(map(str, requested))}; it has {', '.join(map(str, present))}"
+        )
+    if not closest:
+        return sorted({*requested} & {*present})
     chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
 

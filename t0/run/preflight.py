@@ -17,7 +17,7 @@ from typing import Any
 from t0 import compat
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio, t5_mesh
-from t0.config.bindings import bound, is_configured
+from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
@@ -25,6 +25,7 @@ from t0.feeding.live import own_sampling
 from t0.files import paths
 from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
+from t0.scoring.mesh_model import step_options
 from t0.training.estimator import train_model
 from t0.training.model_directory import Keep
 
@@ -314,24 +315,36 @@ def _check_checkpoints(
             "or to -1 for the latest"
         ]
     else:
-        latest = checkpoint_files.select_steps(model_dir, requested_steps, also=torch_checkpoints)[
-            -1:
-        ]
+        options = {"also": torch_checkpoints, **step_options()}
+        latest = checkpoint_files.select_steps(model_dir, requested_steps, **options)
         requested = (
             requested_steps if isinstance(requested_steps, list | tuple) else [requested_steps]
         )
-        notes = [
-            f"no checkpoint of step {step:,}: using the closest, {closest:,}"
-            for step in requested
-            if isinstance(step, int) and step > 0
-            for closest in checkpoint_files.select_steps(model_dir, step, also=torch_checkpoints)
-            if closest != step
-        ]
-    for step in latest:
+        notes = _note_missing(requested, model_dir, latest, options)
+        if changed_parameters("get_checkpoint_iterator", read=("find_closest", "skip_until")):
+            notes.append(
+                "get_checkpoint_iterator.stop_after has no effect: it ends the waiting for "
+                f"checkpoints, and {name} names them"
+            )
+    for step in latest[-1:]:
         path = str(torch_checkpoints.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
         check_vocabulary(path, vocabulary)
         check_sizes(path)
     return notes
+
+
+def _note_missing(
+    requested: Sequence[Any], model_dir: str, chosen: Sequence[int], options: Mapping[str, Any]
+) -> list[str]:
+    """Returns notes about the requested steps that have no checkpoint."""
+    missing = [x for x in requested if isinstance(x, int) and x > 0 and x not in chosen]
+    if not options["closest"]:
+        return [f"no checkpoint of step {x:,}: it is left out (find_closest)" for x in missing]
+    return [
+        f"no checkpoint of step {step:,}: using the closest, {closest:,}"
+        for step in missing
+        for closest in checkpoint_files.select_steps(model_dir, step, **options)
+    ]
 
 
 # Name of a T5 encoder-decoder's size -> the gin parameter that sets it, and its macro in T5's

@@ -19,7 +19,7 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import saved_config
-from t0.config.bindings import bound, is_configured, resolve_macros
+from t0.config.bindings import bound, changed_parameters, is_configured, resolve_macros
 from t0.config.specification import (
     AdapterSpec,
     ChoiceLosses,
@@ -113,7 +113,16 @@ def run_spec(
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
-    """Returns the fields that specifications only have in modes other than training."""
+    """Returns the fields that specifications only have in modes other than training.
+
+    Raises:
+      UserError: if gin binds a setting that only TensorFlow's modes read.
+    """
+    if unread := changed_parameters("get_checkpoint_iterator"):
+        raise UserError(
+            f"{unread[0]} is not read with --engine=torch, which has no waiting; name the "
+            "checkpoints with run.eval_checkpoint_step"
+        )
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
@@ -270,6 +279,7 @@ def _infer_spec(
         raise UserError(
             "a specification only supports predictions of encoder-decoders, with "
             "--gin_file=runs/infer.gin, or with T5's infer.gin and decode_from_file"
+            + "".join(f"; it cannot have {line}" for line in jobs.unread_settings()[:1])
         )
     settings = jobs.InferenceSettings()
     predictions = (
