@@ -214,10 +214,17 @@ class DatasetBatches:
     spec = None
 
     def __init__(self, make: Any, origin: str = "your own function (run.train_dataset_fn)") -> None:
+        from t0.compat import mesh_utils
+
         self._make, self.origin = make, origin
         with tf.Graph().as_default():
             spec = tf.data.get_output_types(make())
-        self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
+        # Mesh TensorFlow also drops all features that no model reads.
+        self.features = tuple(
+            name
+            for name, kind in spec.items()
+            if kind.is_integer and name in mesh_utils._MODEL_FEATURES
+        )
 
     def shares(self) -> list[Any]:
         """Returns an empty list, because the tasks in a user's own dataset are unknown."""

@@ -128,6 +128,9 @@ def data_spec(
     tasks = [t for t in seqio.get_subtasks(mixture) if dataset_split in t.splits]
     output_features = mixture.output_features
     names = [name for name in output_features if name in sequence_length]
+    if tasks and not all(output_features[name].required for name in names):
+        present = _present_features(tasks[0], sequence_length, dataset_split, use_cached=use_cached)
+        names = [x for x in names if output_features[x].required or x in present]
     names.sort(key=lambda name: name != "inputs")
     lengths = {name: sequence_length[name] for name in names}
     return DataSpec(
@@ -154,6 +157,21 @@ def data_spec(
         window_rows=window(),
         use_cached=use_cached,
     )
+
+
+def _present_features(
+    task: seqio.Task, lengths: Mapping[str, int], split: str, *, use_cached: bool
+) -> set[str]:
+    """Returns the features of a task's examples, which may lack features that are not required.
+
+    All tasks of a mixture have the same features. T5 also drops a missing feature, such as the
+    inputs of a language modeling task.
+    """
+    with tf.Graph().as_default():
+        dataset = task.get_dataset(
+            lengths, split=split, use_cached=use_cached, shuffle=False, num_epochs=1
+        )
+        return set(tf.data.get_output_types(dataset))
 
 
 def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:

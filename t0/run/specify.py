@@ -31,6 +31,7 @@ from t0.config.specification import (
     RankSpec,
     RankTaskSpec,
     RunSpec,
+    TaskSpec,
     VocabularySpec,
     read_value,
 )
@@ -239,8 +240,30 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
             )
             for name in chosen
         )
+    for task in tasks:
+        _require_finished(task, use_cached=data.use_cached)
     tasks = tuple(dataclasses.replace(task, rank=_rank_task(task.name, split)) for task in tasks)
     return dataclasses.replace(data, tasks=tasks)
+
+
+def _require_finished(spec: TaskSpec, *, use_cached: bool) -> None:
+    """Checks that a cache that is evaluated has finished examples.
+
+    Raises:
+      UserError: if steps run after the cache, which need SeqIO.
+    """
+    if not use_cached or spec.cache_files:
+        return
+    task = seqio.TaskRegistry.get(spec.name)
+    if task.cache_dir:
+        steps = task.preprocessors[task._cache_step_idx + 1 :]
+        names = ", ".join(getattr(getattr(x, "func", x), "__name__", str(x)) for x in steps)
+        raise UserError(
+            f"task {spec.name} is cached, but {names or type(task).__name__} runs after its cache, "
+            "and only SeqIO runs this: the PyTorch engine evaluates and predicts finished examples "
+            "only. Leave out --engine=torch, or make seqio.CacheDatasetPlaceholder() the last "
+            "preprocessor, and cache the task again"
+        )
 
 
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
@@ -341,14 +364,18 @@ def _job_spec(
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
     split = origin.pop("split", "")
+    spec = task and opening.task_spec(
+        seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached
+    )
+    if spec:
+        _require_finished(spec, use_cached=use_cached)
     return JobSpec(
         path=job.path,
         as_json=job.as_json,
         settings=dataclasses.asdict(job.settings) | {"activation_dtype": activations},
         limits=_to_plain(dataclasses.asdict(job.limits)),
         split=split,
-        task=task
-        and opening.task_spec(seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached),
+        task=spec,
         vocabulary="" if task else _vocabulary_spec(vocabulary).file,
         examples=examples,
         **origin,

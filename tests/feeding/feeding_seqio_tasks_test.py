@@ -360,3 +360,31 @@ def test_task_with_own_get_dataset_is_read_by_seqio():
     )
     assert opening.is_all_cached(add_task("stock", metric_fns=[]))
     assert not opening.is_all_cached(add_task("odd", metric_fns=[], task_cls=OddRows))
+
+
+@pytest.mark.parametrize("has_inputs", [True, False])
+def test_optional_feature_that_examples_do_not_have_is_left_out(has_inputs):
+    features = {
+        name: seqio.Feature(seqio.ByteVocabulary(), add_eos=True, required=name == "targets")
+        for name in LENGTHS
+    }
+
+    def keep(dataset):
+        return dataset.map(lambda row: {n: row[n] for n in row if has_inputs or n == "targets"})
+
+    add("optional", steps=[keep, *STEPS], features=features)
+    data = opening.open_data(opening.data_spec("optional", LENGTHS, pack=False))
+    assert [*data.lengths] == [n for n in LENGTHS if has_inputs or n == "targets"]
+    batch, _ = next(data.batches(2))
+    assert batch.keys() == data.lengths.keys()
+
+
+def test_own_dataset_function_may_have_more_features():
+    def make(**arguments):
+        del arguments
+        row = {"inputs": [3, 4], "targets": [5, 1], "n_words": 2, "id": "a"}
+        return tf.data.Dataset.from_tensors(row).repeat()
+
+    data = opening.open_dataset_function(make, 0, sequence_length=LENGTHS)
+    assert data.features == ("inputs", "targets")
+    assert {*next(data.batches(2))[0]} == {"inputs", "targets"}
