@@ -326,7 +326,8 @@ class ExampleCounter:
             if value is None:
                 continue
             if getattr(value, "dtype", None) in _TOKEN_TYPES:
-                if example.get(f"{name}_pretokenized") != NO_LABEL.encode():
+                text = example.get(f"{name}_pretokenized")  # an array if the feature is numeric
+                if not isinstance(text, bytes) or text != NO_LABEL.encode():
                     self._add_unknown(name, np.asarray(value))
                 self._add_tokens(name, np.asarray(value))
             if self._char_counts:

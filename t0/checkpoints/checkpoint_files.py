@@ -1,6 +1,7 @@
 """Reads the steps, variables and vocabulary size of a model directory without building a model.
 
     steps("/models/tiny")                                       # [0, 1000]
+    latest_step("/models/tiny")                                 # 1000
     check_variables("/models/tiny/model.ckpt-1000", expected)   # UserError if they do not fit
 
 TensorFlow is not imported.
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
+from t0.checkpoints import torch_shards
 from t0.checkpoints.bundle import BundleReader, CheckpointState, shape_of
 from t0.checkpoints.shape import listed
 from t0.errors import UserError, refuse_unanswered, short_reason
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from t0.compat import tf1 as tf
 
 STEP = "global_step"
+_STATE = "checkpoint"  # the file in which TensorFlow names the latest checkpoint
+_MOST_STATE_BYTES = 2**20
 # The embedding's names in Mesh TensorFlow's layouts. The last dimensions are [vocabulary, d_model].
 _EMBEDDINGS = ("shared/embedding", "encoder/embedding", "decoder/embedding", "embedding")
 
@@ -41,6 +45,60 @@ def prefixes(folder: Path) -> dict[int, str]:
 def steps(model_dir: str) -> list[int]:
     """Returns the steps of the checkpoints in `model_dir`, ascending."""
     return list(prefixes(any_path(model_dir)))
+
+
+def latest_step(model_dir: str | Path, also: Iterable[int] = ()) -> int | None:
+    """Returns the step of the checkpoint that a folder stands for; None if it has no checkpoint.
+
+    As in Mesh TensorFlow and in a resumed run, this is the checkpoint that the file `checkpoint`
+    names. Without this file, or if that checkpoint was deleted, it is the one with the largest
+    step.
+
+    Args:
+      model_dir: the folder.
+      also: the steps of the PyTorch engine's checkpoints in the folder, which this file does not
+        name. Both engines train from the newest checkpoint, so the larger step is returned.
+
+    Raises:
+      UserError: if the file names a checkpoint that is not in the folder.
+    """
+    folder = any_path(model_dir)
+    steps_of_mesh = {path: step for step, path in prefixes(folder).items()}
+    named_path = _named_in(folder) if steps_of_mesh else None
+    if named_path not in (None, *steps_of_mesh):
+        raise UserError(
+            f"the file {folder / _STATE} names {named_path} as the latest checkpoint; expected a "
+            f"name such as {max(steps_of_mesh, key=steps_of_mesh.get)}. Name the checkpoint to read"
+        )
+    chosen = [steps_of_mesh[named_path]] if named_path else steps_of_mesh.values()
+    return max([*chosen, *also], default=None)
+
+
+def _named_in(folder: Path) -> str | None:
+    """Returns the checkpoint in `folder` that the file `checkpoint` names; None if it is missing.
+
+    The folder may be a copy, so a checkpoint with the same name counts. No other folder is read,
+    because another person may have written the file.
+
+    Raises:
+      UserError: if another folder has, or may have, the checkpoint that the file names.
+    """
+    path = _read_state(folder)
+    if path is None:
+        return None
+    place, name = os.path.split(path)
+    if _is_complete(str(folder), name):
+        return str(folder / name)
+    elsewhere = os.path.join(folder, place)  # noqa: PTH118
+    if paths.is_remote(place) or (
+        os.path.normpath(elsewhere) != os.path.normpath(folder) and _is_complete(elsewhere, name)
+    ):
+        raise UserError(
+            f"the file {folder / _STATE} names {path} as the latest checkpoint, and "
+            "this checkpoint is in another folder; name the checkpoint to read, such as "
+            f"{next(reversed(prefixes(folder).values()))}"
+        )
+    return None
 
 
 def latest(model_dir: str) -> str | None:
@@ -79,19 +137,31 @@ def named(model_dir: str) -> str | None:
     The result is also None if the file `checkpoint` cannot be read. To find missing files, this
     function looks only at the names of files and reads no data.
     """
+    path = _read_state(model_dir)
+    if path is None:
+        return None
+    folder, name = os.path.split(os.path.join(model_dir, path))  # noqa: PTH118
+    return os.path.join(folder, name) if _is_complete(folder, name) else None  # noqa: PTH118
+
+
+def _read_state(folder: Path) -> str | None:
+    """Returns the path in the file `checkpoint`; None if the file cannot be read."""
     try:
-        state = paths.read_text(os.path.join(model_dir, "checkpoint"))  # noqa: PTH118
-        path = os.path.join(model_dir, latest_path(state))  # noqa: PTH118
+        with paths.opened(os.path.join(folder, _STATE)) as file:  # noqa: PTH118
+            return latest_path(file.read(_MOST_STATE_BYTES).decode())
     except (OSError, ValueError) as error:  # TensorFlow also ignores such a file
         refuse_unanswered(error)
         return None
-    folder, name = os.path.split(path)
+
+
+def _is_complete(folder: str, name: str) -> bool:
+    """Returns whether a checkpoint has all of its files."""
     names = paths.names_like(folder or ".", f"{glob.escape(name)}*")
     if f"{name}.index" not in names:
-        return None
+        return False
     data = re.compile(re.escape(name) + r"\.data-\d{5}-of-(\d{5})")
     ends = [match[1] for match in map(data.fullmatch, names) if match]
-    return path if any(ends.count(each) == int(each) for each in ends) else None
+    return any(ends.count(each) == int(each) for each in ends)
 
 
 def latest_path(state: str) -> str:
@@ -123,40 +193,72 @@ def checkpoint_path(model_dir: str, step: int) -> str:
 
 
 def select_steps(
-    model_dir: str, wanted: int | list[int] | str | None, also: Iterable[int] = ()
+    model_dir: str,
+    wanted: int | list[int] | str | None,
+    also: Iterable[int] = (),
+    *,
+    closest: bool = True,
+    after: int = -1,
 ) -> list[int]:
     """Returns the steps to evaluate.
 
     Args:
       model_dir: a folder with `model.ckpt-*` files.
-      wanted: a step, a list of steps, or "all". None and -1 mean the latest step. If a step has no
-        checkpoint, the closest step with a checkpoint is chosen, as in T5.
-      also: the steps of other checkpoints in the folder, which are in another format.
+      wanted: a step, a list of steps, or "all". None and -1 mean the latest step, see
+        `latest_step`. If a step has no checkpoint, the closest step with a checkpoint is chosen, as
+        in T5.
+      also: the steps of the PyTorch engine's checkpoints in the folder, if the caller reads them.
+      closest: whether the closest step is chosen for a step without a checkpoint. Otherwise, such
+        a step is left out (`get_checkpoint_iterator.find_closest`).
+      after: with "all", only larger steps are returned (`get_checkpoint_iterator.skip_until`).
 
     Raises:
-      UserError: if the folder has no checkpoint.
+      UserError: if the folder has no such checkpoint, or if its latest checkpoint is one of the
+        PyTorch engine that the caller does not read.
     """
+    also = [*also]
+    shards = torch_shards.steps(
+        Path(model_dir)
+    )  # none in a bucket, which that engine does not write
     present = sorted({*steps(model_dir), *also})
     if not present:
-        shards = paths.names_like(model_dir, "torch.ckpt-*")
         if shards:
             raise UserError(
-                f"{model_dir} has checkpoints of the PyTorch engine only, such as {shards[0]}: add "
-                f"--engine=torch, or use --checkpoint={model_dir}"
+                f"{model_dir} has checkpoints of the PyTorch engine only, such as "
+                f"torch.ckpt-{max(shards)}: add --engine=torch, or use --checkpoint={model_dir}"
             )
         raise UserError(
             f"no checkpoint (model.ckpt-STEP.index) in {model_dir}: set a folder that has one with "
             "--model_dir, or a checkpoint of any format with --checkpoint"
         )
     if wanted == "all":
-        return present
+        if after >= present[-1]:
+            raise UserError(
+                f"get_checkpoint_iterator.skip_until is {after}, and the last checkpoint in "
+                f"{model_dir} is of step {present[-1]}; expected a smaller number"
+            )
+        return [step for step in present if step > after]
     if wanted is None or wanted == -1:
-        return present[-1:]
+        step = latest_step(model_dir, also)
+        if not also and max(shards, default=-1) > step:
+            raise UserError(
+                f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-"
+                f"{max(shards)}: add --engine=torch, or use --checkpoint={model_dir}, or choose a "
+                f"step, such as run.eval_checkpoint_step = {step}"
+            )
+        return [step]
     requested = [wanted] if isinstance(wanted, int) else wanted
     if not isinstance(requested, list | tuple) or not all(
         isinstance(step, int) for step in requested
     ):
         raise UserError(f"eval_checkpoint_step is {wanted!r}; expected a step, a list, or 'all'")
+    if not closest and not {*requested} & {*present}:
+        raise UserError(
+            f"get_checkpoint_iterator.find_closest is False, and {model_dir} has no checkpoint of "
+            f"step {', '.join(map(str, requested))}; it has {', '.join(map(str, present))}"
+        )
+    if not closest:
+        return sorted({*requested} & {*present})
     chosen = [min(present, key=lambda step: (abs(step - goal), step)) for goal in requested]
     return sorted(set(chosen))
 

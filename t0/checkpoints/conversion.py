@@ -141,7 +141,8 @@ def open_source(
         model directory of the PyTorch engine, or one of its `torch.ckpt-STEP` folders. If a
         directory has checkpoints of Mesh TensorFlow and of the PyTorch engine, the newest is
         opened.
-      step: the step of the checkpoint in a folder; the last by default.
+      step: the step of the checkpoint in a folder; by default the latest, which the file
+        `checkpoint` names.
       keep_slots: whether to read the optimizer's state.
       base: if the checkpoint is an adapter, the model to merge it into; by default the model that
         the adapter names.
@@ -234,16 +235,16 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
 def _torch_folder(path: Path, step: int | None) -> Path | None:
     """Returns the folder of the PyTorch engine's checkpoint in `path`, or None.
 
-    The result is None if `path` has no checkpoint of the PyTorch engine, or if Mesh TensorFlow has
-    written a newer checkpoint.
+    The result is None if `path` has no checkpoint of the PyTorch engine, or if Mesh TensorFlow's
+    latest checkpoint has a larger step.
     """
     if not isinstance(path, Path):  # a bucket, to which the PyTorch engine does not write
         return None
     newest = torch_shards.find_folder(path, step)
     if newest is None or newest == path or step is not None:
         return newest
-    mesh_steps = checkpoint_files.prefixes(path)
-    return None if max(mesh_steps, default=0) > max(torch_shards.steps(path)) else newest
+    steps = torch_shards.steps(path)
+    return steps.get(checkpoint_files.latest_step(path, steps))
 
 
 def convert(

@@ -14,7 +14,7 @@ import numpy as np
 
 from t0.checkpoints import names, operative_config, tokenizer
 from t0.checkpoints.bundle import BundleReader, BundleWriter, shape_of
-from t0.checkpoints.checkpoint_files import STEP, prefixes
+from t0.checkpoints.checkpoint_files import STEP, latest_step, prefixes
 from t0.checkpoints.formats import (
     BFLOAT16,
     CheckpointFacts,
@@ -36,7 +36,7 @@ def find_prefix(path: Path, step: int | None) -> str | None:
 
     Args:
       path: a model directory, a prefix, or one of its files.
-      step: the step of the checkpoint in a directory; the last by default.
+      step: the step of the checkpoint in a directory; by default the latest, see `latest_step`.
 
     Raises:
       UserError: if the directory has no checkpoint of that step.
@@ -48,7 +48,7 @@ def find_prefix(path: Path, step: int | None) -> str | None:
         if step is not None and step not in checkpoints:
             steps = ", ".join(map(str, checkpoints))
             raise UserError(f"{path} has no checkpoint of step {step}; it has {steps}")
-        return checkpoints[step] if step is not None else list(checkpoints.values())[-1]
+        return checkpoints[latest_step(path) if step is None else step]
     prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", str(path))
     if any_path(f"{prefix}.index").is_file():
         return prefix

@@ -69,8 +69,7 @@ def main(args: argparse.Namespace) -> int:
 def _last_step(model_dir: str) -> int | None:
     from t0.checkpoints import checkpoint_files, torch_shards
 
-    steps = {*checkpoint_files.steps(model_dir), *torch_shards.steps(Path(model_dir))}
-    return max(steps, default=None)
+    return checkpoint_files.latest_step(model_dir, torch_shards.steps(Path(model_dir)))
 
 
 def _example_lines(run: Any, step: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

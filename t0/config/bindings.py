@@ -11,7 +11,7 @@ replaced by their values, but a value such as `@tpu_mesh_shape()` remains a refe
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from t0.compat import gin, gin_config
@@ -141,3 +141,28 @@ def macros_read() -> set[str]:
     """Returns the names of all macros to which bindings refer."""
     references = gin_config.iterate_references(gin_config._CONFIG)
     return {"/".join(r.scopes) for r in references if r.configurable.selector == "gin.macro"}
+
+
+def changed_parameters(selector: str, *, read: Collection[str] = ()) -> list[str]:
+    """Returns the parameters of a function that gin binds to other values than their defaults.
+
+    Args:
+      selector: gin's name of the function, such as "Unitransformer.sample_autoregressive".
+      read: parameters to leave out, because the caller reads them.
+
+    Returns:
+      texts such as "Unitransformer.sample_autoregressive.never_end = True".
+    """
+    full = gin_config._REGISTRY.get_match(selector)
+    signature = inspect.signature(full.wrapped).parameters
+    bindings = {
+        name: value
+        for (_, bound_selector), values in gin_config._CONFIG.items()
+        if bound_selector == full.selector
+        for name, value in values.items()
+    }
+    return [
+        f"{selector}.{name} = {value!r}"
+        for name, value in sorted(bindings.items())
+        if name not in read and name in signature and value != signature[name].default
+    ]

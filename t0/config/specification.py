@@ -378,7 +378,7 @@ class RunSpec:
       init_variable_filter: a regular expression for the variables to read from `init_checkpoint`;
         "" to read all variables.
       save_checkpoints_steps: the number of steps between checkpoints.
-      keep_checkpoint_max: the number of newest checkpoints to keep.
+      keep_checkpoint_max: the number of newest checkpoints to keep; None or 0 to keep all.
       keep_checkpoints: the rules for keeping older checkpoints, with gin's parameter names.
       training: the other parameters of the training loop, with gin's names.
       choice_losses: the factors of the losses over answer choices. If all are 0, the loss is the

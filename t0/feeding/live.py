@@ -149,6 +149,37 @@ def tokenizes_text(task: seqio.Task) -> bool:
     )
 
 
+# The methods of SeqIO's mixtures that this package replaces if no class overrides them.
+_REPLACED = ("get_dataset", "get_task_dataset", "_get_all_mixing_rates")
+
+
+def own_sampling(mixture: seqio.Mixture | seqio.Task) -> str | None:
+    """Returns what draws a mixture's examples; None if SeqIO draws them by their rates.
+
+    Only SeqIO can call a mixture's own function, so the mixture is read with `DatasetBatches`.
+
+    >>> own_sampling(seqio.MixtureRegistry.get("in_turn"))
+    "the sample_fn of mixture in_turn"
+    """
+    if not isinstance(mixture, seqio.Mixture):
+        return None
+    for name in _REPLACED:
+        if getattr(type(mixture), name) is not getattr(seqio.Mixture, name):
+            return f"{type(mixture).__name__}.{name} of mixture {mixture.name}"
+    function = mixture._sample_fn
+    options: Mapping[str, Any] = {}
+    if isinstance(function, functools.partial) and not function.args:
+        function, options = function.func, function.keywords
+    # Training repeats each task for ever, so how a dataset ends has no effect.
+    if (
+        getattr(function, "__module__", "").startswith("tensorflow.")
+        and getattr(function, "__name__", "").startswith("sample_from_datasets")
+        and options.keys() <= {"stop_on_empty_dataset", "rerandomize_each_iteration"}
+    ):
+        return None
+    return f"the sample_fn of mixture {mixture.name}"
+
+
 def _open_texts(
     source: seqio.DataSource, split: str
 ) -> tuple[Sequence[Any], Callable[[Any], Iterable[str | bytes]]]:
@@ -170,22 +201,30 @@ def _open_texts(
 
 
 class DatasetBatches:
-    """The batches of a user's own dataset function, with the methods of `TrainingData`.
+    """The batches of a user's own function, with the methods of `TrainingData`.
 
     To continue from a position, it reads the dataset again from the start.
 
     Args:
       make: a function that builds the dataset in the default graph.
+      origin: the function that makes or draws the examples, for messages.
     """
 
     filling = None
     spec = None
 
-    def __init__(self, make: Any) -> None:
-        self._make = make
+    def __init__(self, make: Any, origin: str = "your own function (run.train_dataset_fn)") -> None:
+        from t0.compat import mesh_utils
+
+        self._make, self.origin = make, origin
         with tf.Graph().as_default():
             spec = tf.data.get_output_types(make())
-        self.features = tuple(name for name, kind in spec.items() if kind.is_integer)
+        # Mesh TensorFlow also drops all features that no model reads.
+        self.features = tuple(
+            name
+            for name, kind in spec.items()
+            if kind.is_integer and name in mesh_utils._MODEL_FEATURES
+        )
 
     def shares(self) -> list[Any]:
         """Returns an empty list, because the tasks in a user's own dataset are unknown."""

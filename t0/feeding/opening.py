@@ -31,7 +31,13 @@ from t0.config import specification
 from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, say, short_reason, unknown_name
-from t0.feeding.live import DatasetBatches, checked_tsv_files, live_source, tokenizes_text
+from t0.feeding.live import (
+    DatasetBatches,
+    checked_tsv_files,
+    live_source,
+    own_sampling,
+    tokenizes_text,
+)
 from t0.feeding.objectives import instructions_of, objective_of
 from t0.feeding.random_access import rows_as_read
 from t0.feeding.reading import ExampleSource
@@ -126,6 +132,9 @@ def data_spec(
     tasks = [t for t in seqio.get_subtasks(mixture) if dataset_split in t.splits]
     output_features = mixture.output_features
     names = [name for name in output_features if name in sequence_length]
+    if tasks and not all(output_features[name].required for name in names):
+        present = _present_features(tasks[0], sequence_length, dataset_split, use_cached=use_cached)
+        names = [x for x in names if output_features[x].required or x in present]
     names.sort(key=lambda name: name != "inputs")
     lengths = {name: sequence_length[name] for name in names}
     return DataSpec(
@@ -152,6 +161,21 @@ def data_spec(
         window_rows=window(),
         use_cached=use_cached,
     )
+
+
+def _present_features(
+    task: seqio.Task, lengths: Mapping[str, int], split: str, *, use_cached: bool
+) -> set[str]:
+    """Returns the features of a task's examples, which may lack features that are not required.
+
+    All tasks of a mixture have the same features. T5 also drops a missing feature, such as the
+    inputs of a language modeling task.
+    """
+    with tf.Graph().as_default():
+        dataset = task.get_dataset(
+            lengths, split=split, use_cached=use_cached, shuffle=False, num_epochs=1
+        )
+        return set(tf.data.get_output_types(dataset))
 
 
 def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
@@ -250,6 +274,8 @@ def task_spec(
 
 def is_all_cached(task: seqio.Task) -> bool:
     """Returns whether a task's cache holds final examples, which need no more preprocessing."""
+    if type(task).get_dataset is not seqio.Task.get_dataset:
+        return False  # only SeqIO can call the method of the user's class
     return task.supports_caching and not task.preprocessors[task._cache_step_idx + 1 :]
 
 
@@ -351,10 +377,12 @@ def open_split(
       UserError: see `split_spec`.
     """
     spec: DataSpec | None = data.spec
-    if other_mixture and not spec:
+    if not spec and (other_mixture or isinstance(data, DatasetBatches)):
+        setting = "validation_mixture" if other_mixture else "validate_every_steps"
         raise UserError(
-            f"train_loop.validation_mixture is '{other_mixture}', but the training data comes from "
-            "your own function (run.train_dataset_fn). Train on a SeqIO mixture, or unset "
+            f"train_loop.{setting} is set, but the training data comes from "
+            f"{getattr(data, 'origin', 'no mixture')}, so no held-out examples are known. Train on "
+            "a SeqIO mixture that is drawn by rates, or unset train_loop.validate_every_steps and "
             "train_loop.validation_mixture"
         )
     other_spec = split_spec(spec, split, other_mixture) if spec else None
@@ -379,6 +407,12 @@ def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> 
         require_split(other_mixture, split, setting="train_loop.validation_mixture")
     elif not any(split in task.splits for task in seqio.get_subtasks(known_mixture(mixture))):
         return None
+    if sampling := own_sampling(known_mixture(mixture)):
+        raise UserError(
+            f"the held-out loss would be measured on examples that {sampling} draws, which is "
+            "supported for training only; set train_loop.validation_mixture to a mixture or task "
+            "that is drawn by rates"
+        )
     other = data_spec(
         mixture,
         spec.lengths,
@@ -421,14 +455,19 @@ def open_dataset_function(
     """Opens the data that a run's dataset function describes or returns.
 
     If gin binds T5's function or `t0.train_dataset_fn`, this package reads the data itself, and
-    only asks gin for the function's arguments. A user's own function is called. It returns a
-    `tf.data.Dataset`, or a `TrainingData`, which is returned unchanged.
+    only asks gin for the function's arguments. T5's function is called if the mixture has its own
+    `sample_fn`. A user's own function is also called. It returns a `tf.data.Dataset`, or a
+    `TrainingData`, which is returned unchanged.
 
     Args:
       train_dataset_fn: the dataset function that gin binds.
       default_seed: the data's seed if gin does not bind a seed.
       **arguments: the arguments with which Mesh TensorFlow calls the function. The default
         vocabulary is None, and the default split is "train".
+
+    Raises:
+      UserError: if the mixture is unknown, if a cache cannot be read, or if the run compares answer
+        choices and the mixture has its own `sample_fn`.
     """
     from t0.compat import t5_mesh
 
@@ -439,8 +478,10 @@ def open_dataset_function(
         train_dataset_fn = t5_mesh.mesh_train_dataset_fn
     if train_dataset_fn is t5_mesh.mesh_train_dataset_fn:
         arguments = read_arguments(train_dataset_fn, **arguments)
-        del arguments["vocabulary"]
         choices = bool(ChoiceLosses())
+        if sampling := own_sampling(known_mixture(arguments["mixture_or_task_name"])):
+            return _open_sampled(sampling, arguments, default_seed, choices=choices)
+        del arguments["vocabulary"]
         return open_data(data_spec(**arguments, default_seed=default_seed, choices=choices))
 
     def make() -> Any:
@@ -450,6 +491,26 @@ def open_dataset_function(
     with tf.Graph().as_default():
         result = make()
     return result if isinstance(result, TrainingData) else DatasetBatches(make)
+
+
+def _open_sampled(
+    sampling: str, arguments: Mapping[str, Any], default_seed: int, *, choices: bool
+) -> DatasetBatches:
+    """Opens a mixture that draws its examples itself, through SeqIO."""
+    from t0.compat import t5_mesh
+
+    if choices:
+        raise UserError(
+            f"choice_losses needs a mixture that is drawn by rates, and {sampling} draws the "
+            "examples. Register the mixture without sample_fn, or unset choice_losses"
+        )
+    mixture, split = known_mixture(arguments["mixture_or_task_name"]), arguments["dataset_split"]
+    for task in mixture.tasks:
+        if split in task.splits:
+            rate_of(mixture, task)
+    seed = default_seed if arguments["seed"] is None else arguments["seed"]
+    make = functools.partial(t5_mesh.mesh_train_dataset_fn, **{**arguments, "seed": seed})
+    return DatasetBatches(make, sampling)
 
 
 def require_cached(name: str, *, function: str, settings: Mapping[str, Sequence[str]]) -> None:

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin, mesh_utils, seqio
-from t0.config.bindings import bound
+from t0.config.bindings import bound, changed_parameters
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.inference import inputs, predictions, task_inputs
-from t0.inference.inputs import EOS, InputSource, LengthLimits
+from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.predictions import PredictionJob, shard_suffix
 from t0.mesh import devices
 from t0.scoring.mesh_model import both_vocabularies
@@ -30,6 +30,55 @@ from t0.sources.readers import FORMATS
 # The settings class that gin configures. The PyTorch engine uses the original class, which does not
 # need gin.
 InferenceSettings = gin.external_configurable(predictions.InferenceSettings, "infer", module="t0")
+
+
+FILE_PARAMETERS = ("input_filename", "output_filename", "repeats")  # of T5's decode_from_file
+# Functions with which Mesh TensorFlow decodes -> their parameters that our decoders read, or to
+# which Mesh TensorFlow itself passes a value, so that gin's has no effect there. If gin changes
+# another parameter, Mesh TensorFlow decodes.
+DECODING_FUNCTIONS = {
+    "Bitransformer.decode": (
+        "beam_size",
+        "alpha",
+        "temperature",
+        "sampling_keep_top_k",
+        "decode_length_multiplier",
+        "decode_length_constant",
+        "max_decode_length",
+    ),
+    # Mesh TensorFlow before 0.1.14 reads this parameter; later, `Bitransformer.decode` hides it.
+    "Unitransformer.sample_autoregressive": (
+        "sampling_keep_top_k",
+        "temperature",
+        "variable_dtype",
+        "encoder_output",
+        "encoder_sequence_id",
+        "encoder_inputs",
+        "shared_params",
+        "has_partial_sequences",
+        "encoder_layer_outputs",
+    ),
+    "mesh_tensorflow.beam_search.beam_search": (
+        "alpha",
+        "states",
+        "decode_length",
+        "use_tpu",
+        "dtype",
+        "layout",
+        "mesh_shape",
+    ),
+    "mesh_tensorflow.transformer.utils.decode": ("checkpoint_path",),
+    "mesh_tensorflow.transformer.utils.clean_decodes": (),
+}
+
+
+def unread_settings() -> list[str]:
+    """Returns the settings of Mesh TensorFlow's decoding that our decoders do not read."""
+    return [
+        line
+        for selector, read in DECODING_FUNCTIONS.items()
+        for line in changed_parameters(selector, read=read)
+    ]
 
 
 _TABLES = tuple(extension for extension, kind in FORMATS.items() if kind != "jsonl")
@@ -97,8 +146,9 @@ def _check_no_table(path: str) -> None:
 
 
 def has_generator(model_type: str) -> bool:
-    """Returns whether `MeshGenerator` can decode the configured model."""
-    return model_type == "bitransformer" and bound("run.predict_fn") is None
+    """Returns whether `MeshGenerator` can decode the configured model with gin's settings."""
+    own_function = bound("run.predict_fn") is not None
+    return model_type == "bitransformer" and not own_function and not unread_settings()
 
 
 def uses_own_inference(model_type: str) -> bool:
@@ -109,6 +159,8 @@ def uses_own_inference(model_type: str) -> bool:
         support.
     """
     configured = InferenceSettings().configured
+    if configured:
+        _refuse_unread("t0.infer")
     supported = has_generator(model_type)
     if configured and not supported:
         raise UserError(
@@ -117,9 +169,19 @@ def uses_own_inference(model_type: str) -> bool:
         )
     of_t5 = (
         bound("infer_model.decode_fn") in (None, mesh_utils.decode_from_file)
-        and bound("decode_from_file.eos_id", EOS) == EOS
+        and not changed_parameters("decode_from_file", read=FILE_PARAMETERS)
+        and not changed_parameters("infer_model", read=("decode_fn",))
     )
     return supported and (configured or of_t5)
+
+
+def _refuse_unread(reader: str) -> None:
+    if unread := unread_settings():
+        raise UserError(
+            f"{unread[0]} is read only by Mesh TensorFlow's own decoding, and not by {reader}; "
+            "unset it, or decode with t5_mesh_transformer without --engine=torch, with T5's "
+            "--gin_file=infer.gin or eval.gin"
+        )
 
 
 def make_t5_jobs(arguments: Mapping[str, Any]) -> list[PredictionJob]:
@@ -186,12 +248,17 @@ def read_decoding_settings(
     """Reads the settings and limits that gin binds for Mesh TensorFlow's `Bitransformer.decode`.
 
     If the run has no lengths, the limits may be None.
+
+    Raises:
+      UserError: if gin binds a setting that only Mesh TensorFlow's own decoding reads.
     """
+    _refuse_unread("our decoders")
+    top_k = bound("Unitransformer.sample_autoregressive.sampling_keep_top_k", -1)
     defaults = {
         "beam_size": 1,
         "alpha": 0.6,
         "temperature": 0.0,
-        "sampling_keep_top_k": -1,
+        "sampling_keep_top_k": top_k,
         "decode_length_multiplier": 1.5,
         "decode_length_constant": 10,
         "max_decode_length": None,

@@ -95,6 +95,10 @@ def carry_out(run: ConfiguredRun) -> None:
         if run.checkpoint:
             for name, function in reading_only(run.checkpoint).items():
                 replaced.enter_context(compat.replaced(name, function))
+        else:
+            name = "mesh_utils.get_checkpoint_iterator"
+            latest = _with_latest_path(mesh_utils.get_checkpoint_iterator)
+            replaced.enter_context(compat.replaced(name, latest))
         carry = _tpu_run if run.arguments["tpu"] else MODES[run.mode]
         carry(run)
 
@@ -121,6 +125,18 @@ def reading_only(checkpoint: str) -> dict[str, Callable[..., Any]]:
         "mesh_utils.get_checkpoint_iterator": lambda *args, **kwargs: [checkpoint],
         "mesh_utils.get_step_from_checkpoint_path": checkpoint_files.global_step,
     }
+
+
+def _with_latest_path(published: Callable[..., Any]) -> Callable[..., Any]:
+    """Changes Mesh's `get_checkpoint_iterator`, which finds no latest checkpoint without a file."""
+
+    def get_checkpoint_iterator(checkpoint_step: Any, model_dir: str, **options: Any) -> Any:
+        if checkpoint_step != -1:
+            return published(checkpoint_step, model_dir, **options)
+        steps = checkpoint_files.select_steps(model_dir, checkpoint_step)
+        return [checkpoint_files.checkpoint_path(model_dir, step) for step in steps]
+
+    return get_checkpoint_iterator
 
 
 def _mesh_run(run: ConfiguredRun) -> None:
@@ -270,10 +286,12 @@ def _select_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
 
 def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
     """Returns a function that decodes with our generator; None if it does not support the model."""
-    if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
-        return None
     arguments = run.read()
     torch_engine = evaluation_dispatch.torch_evaluation(arguments)
+    if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
+        if torch_engine:  # the error names the setting
+            jobs.read_decoding_settings(arguments)
+        return None
     return text_decoder.evaluation_decoder(arguments, torch_engine and torch_engine.make_generator)
 
 

@@ -17,14 +17,17 @@ from typing import Any
 from t0 import compat
 from t0.checkpoints import checkpoint_files, open_source, operative_config, torch_shards
 from t0.compat import mesh_utils, mtf, seqio, t5_mesh
-from t0.config.bindings import bound, is_configured
+from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.feeding import cut_shares, host_graphs, opening
+from t0.feeding.live import own_sampling
 from t0.files import paths
 from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
+from t0.scoring.mesh_model import step_options
 from t0.training.estimator import train_model
+from t0.training.model_directory import Keep
 
 # The modes that read a mixture with `mesh_eval_dataset_fn`.
 _EVALUATES = ("eval", "score_eval", "perplexity_eval", "score_from_dataset")
@@ -101,6 +104,9 @@ def check_mixtures(
             opening.require_whole(name, split)
         unread = None if use_cached else opening.unread_caches(name, function=function)
         hint = [unread] if unread else []
+        sampling = own_sampling(opening.known_mixture(name)) if mode == "train" else None
+        if sampling:
+            hint.append(f"{sampling} draws the examples; SeqIO calls it, as in T5")
         notes += hint
         try:
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)
@@ -239,15 +245,20 @@ def check_run(
         return []  # the sizes were checked before the conversion
     torch_checkpoints = torch_shards.steps(Path(model_dir))
     if mode == "train":
-        newest, steps = max(torch_checkpoints, default=-1), checkpoint_files.steps(model_dir)
-        if not any_format and newest > max(steps, default=-1):
-            raise UserError(
-                f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{newest}, "
-                "from which TensorFlow cannot resume. Add --engine=torch, or use another "
-                "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
-            )
+        if torch_checkpoints and not any_format:
+            _check_engine(model_dir, max(torch_checkpoints))
         return _check_training(model_dir, vocabulary)
     return _check_checkpoints(model_dir, vocabulary, torch_checkpoints if any_format else {})
+
+
+def _check_engine(model_dir: str, torch_step: int) -> None:
+    latest = checkpoint_files.latest(model_dir)
+    if torch_step > (checkpoint_files.global_step(latest) if latest else -1):
+        raise UserError(
+            f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{torch_step}, "
+            "from which TensorFlow cannot resume. Add --engine=torch, or use another "
+            "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
+        )
 
 
 def _check_dataset_function(mode: str) -> None:
@@ -267,6 +278,7 @@ def _check_training(model_dir: str, vocabulary: Any) -> list[str]:
     split = bound("run.dataset_split", "train")
     if split != "train":
         raise UserError(f"training reads the split 'train', but run.dataset_split is '{split}'")
+    Keep(bound("run.keep_checkpoint_max"))
     latest = checkpoint_files.latest(model_dir)
     if latest:  # training resumes from it, and does not read init_checkpoint
         check_vocabulary(latest, vocabulary)
@@ -296,30 +308,43 @@ def _check_checkpoints(
     name = "export_checkpoint_step" if mode.startswith("export") else "eval_checkpoint_step"
     requested_steps = bound(f"run.{name}")
     if requested_steps is None and mode in _WAITING:
-        latest = sorted({*checkpoint_files.steps(model_dir), *torch_checkpoints})[-1:]
+        newest = checkpoint_files.latest_step(model_dir, torch_checkpoints)
+        latest = [] if newest is None else [newest]
         notes = [
             f"{name} is not set: waiting for checkpoints in {model_dir} forever. Set it to a step, "
             "or to -1 for the latest"
         ]
     else:
-        latest = checkpoint_files.select_steps(model_dir, requested_steps, also=torch_checkpoints)[
-            -1:
-        ]
+        options = {"also": torch_checkpoints, **step_options()}
+        latest = checkpoint_files.select_steps(model_dir, requested_steps, **options)
         requested = (
             requested_steps if isinstance(requested_steps, list | tuple) else [requested_steps]
         )
-        notes = [
-            f"no checkpoint of step {step:,}: using the closest, {closest:,}"
-            for step in requested
-            if isinstance(step, int) and step > 0
-            for closest in checkpoint_files.select_steps(model_dir, step, also=torch_checkpoints)
-            if closest != step
-        ]
-    for step in latest:
+        notes = _note_missing(requested, model_dir, latest, options)
+        if changed_parameters("get_checkpoint_iterator", read=("find_closest", "skip_until")):
+            notes.append(
+                "get_checkpoint_iterator.stop_after has no effect: it ends the waiting for "
+                f"checkpoints, and {name} names them"
+            )
+    for step in latest[-1:]:
         path = str(torch_checkpoints.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
         check_vocabulary(path, vocabulary)
         check_sizes(path)
     return notes
+
+
+def _note_missing(
+    requested: Sequence[Any], model_dir: str, chosen: Sequence[int], options: Mapping[str, Any]
+) -> list[str]:
+    """Returns notes about the requested steps that have no checkpoint."""
+    missing = [x for x in requested if isinstance(x, int) and x > 0 and x not in chosen]
+    if not options["closest"]:
+        return [f"no checkpoint of step {x:,}: it is left out (find_closest)" for x in missing]
+    return [
+        f"no checkpoint of step {step:,}: using the closest, {closest:,}"
+        for step in missing
+        for closest in checkpoint_files.select_steps(model_dir, step, **options)
+    ]
 
 
 # Name of a T5 encoder-decoder's size -> the gin parameter that sets it, and its macro in T5's

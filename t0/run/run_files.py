@@ -85,7 +85,7 @@ def step_of_checkpoint(checkpoint: str) -> int:
     """
     folder = folder_of_checkpoint(checkpoint)
     name_match, steps = _match_checkpoint_name(checkpoint), checkpoint_files.steps(folder)
-    step = int(name_match["step"]) if name_match else max(steps, default=-1)
+    step = int(name_match["step"]) if name_match else checkpoint_files.latest_step(folder)
     if step not in steps:
         last_steps = ", ".join(map(str, steps[-5:])) or "none"
         raise UserError(

@@ -19,7 +19,7 @@ from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import saved_config
-from t0.config.bindings import bound, is_configured, resolve_macros
+from t0.config.bindings import bound, changed_parameters, is_configured, resolve_macros
 from t0.config.specification import (
     AdapterSpec,
     ChoiceLosses,
@@ -31,6 +31,7 @@ from t0.config.specification import (
     RankSpec,
     RankTaskSpec,
     RunSpec,
+    TaskSpec,
     VocabularySpec,
     read_value,
 )
@@ -113,7 +114,16 @@ def run_spec(
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
-    """Returns the fields that specifications only have in modes other than training."""
+    """Returns the fields that specifications only have in modes other than training.
+
+    Raises:
+      UserError: if gin binds a setting that only TensorFlow's modes read.
+    """
+    if unread := changed_parameters("get_checkpoint_iterator"):
+        raise UserError(
+            f"{unread[0]} is not read with --engine=torch, which has no waiting; name the "
+            "checkpoints with run.eval_checkpoint_step"
+        )
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
@@ -206,8 +216,9 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         )
         if data.spec is None:
             raise UserError(
-                "run.train_dataset_fn is your own function, whose data a specification cannot "
-                "describe; expected T5's mesh_train_dataset_fn, which --gin_file=dataset.gin binds"
+                f"the training data comes from {data.origin}, which a specification cannot "
+                "describe; expected T5's mesh_train_dataset_fn, which --gin_file=dataset.gin "
+                "binds, and a mixture that is drawn by rates. Train without --engine=torch"
             )
         return data.spec
     data = opening.data_spec(
@@ -229,8 +240,30 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
             )
             for name in chosen
         )
+    for task in tasks:
+        _require_finished(task, use_cached=data.use_cached)
     tasks = tuple(dataclasses.replace(task, rank=_rank_task(task.name, split)) for task in tasks)
     return dataclasses.replace(data, tasks=tasks)
+
+
+def _require_finished(spec: TaskSpec, *, use_cached: bool) -> None:
+    """Checks that a cache that is evaluated has finished examples.
+
+    Raises:
+      UserError: if steps run after the cache, which need SeqIO.
+    """
+    if not use_cached or spec.cache_files:
+        return
+    task = seqio.TaskRegistry.get(spec.name)
+    if task.cache_dir:
+        steps = task.preprocessors[task._cache_step_idx + 1 :]
+        names = ", ".join(getattr(getattr(x, "func", x), "__name__", str(x)) for x in steps)
+        raise UserError(
+            f"task {spec.name} is cached, but {names or type(task).__name__} runs after its cache, "
+            "and only SeqIO runs this: the PyTorch engine evaluates and predicts finished examples "
+            "only. Leave out --engine=torch, or make seqio.CacheDatasetPlaceholder() the last "
+            "preprocessor, and cache the task again"
+        )
 
 
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
@@ -269,6 +302,7 @@ def _infer_spec(
         raise UserError(
             "a specification only supports predictions of encoder-decoders, with "
             "--gin_file=runs/infer.gin, or with T5's infer.gin and decode_from_file"
+            + "".join(f"; it cannot have {line}" for line in jobs.unread_settings()[:1])
         )
     settings = jobs.InferenceSettings()
     predictions = (
@@ -330,14 +364,18 @@ def _job_spec(
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
     split = origin.pop("split", "")
+    spec = task and opening.task_spec(
+        seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached
+    )
+    if spec:
+        _require_finished(spec, use_cached=use_cached)
     return JobSpec(
         path=job.path,
         as_json=job.as_json,
         settings=dataclasses.asdict(job.settings) | {"activation_dtype": activations},
         limits=_to_plain(dataclasses.asdict(job.limits)),
         split=split,
-        task=task
-        and opening.task_spec(seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached),
+        task=spec,
         vocabulary="" if task else _vocabulary_spec(vocabulary).file,
         examples=examples,
         **origin,

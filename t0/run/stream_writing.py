@@ -38,7 +38,12 @@ def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | 
         vocabulary=arguments["vocabulary"],
         dataset_split=arguments["dataset_split"],
     )
-    if data.spec is None or not all(stream.source.cache for stream in data.mixture.streams):
+    if data.spec is None:
+        raise UserError(
+            f"the training data comes from {data.origin}, and a stream needs a mixture that is "
+            "drawn by rates"
+        )
+    if not all(stream.source.cache for stream in data.mixture.streams):
         raise UserError(
             "a stream needs a mixture whose tasks are cached examples: cache it with "
             "seqio_cache_tasks, and set mesh_train_dataset_fn.use_cached = True"

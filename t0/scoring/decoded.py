@@ -35,8 +35,10 @@ import itertools
 import json
 import math
 import os
+import re
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -170,6 +172,24 @@ def signature_of(metric: Callable[..., Any]) -> str | None:
     return metric.signature() if isinstance(metric, Bleu) else None
 
 
+class _OwnDataset(NamedTuple):
+    """A dataset of a user's own function (`run.eval_dataset_fn`) whose name is no task.
+
+    Attributes:
+      name: the name in paths.
+      source: the source of its rows, which is unknown.
+      output_features: its features, which are unknown.
+    """
+
+    name: str
+    source: None = None
+    output_features: Mapping[str, Any] = types.MappingProxyType({})
+
+
+def _as_file_name(name: str) -> str:
+    return re.sub(r"[^\w.:-]|^\.+", "_", name)
+
+
 @dataclasses.dataclass
 class _DecodingRecorder:
     """Records and writes the predictions and metrics of each checkpoint."""
@@ -252,7 +272,8 @@ class _DecodingRecorder:
         return numbers
 
     def _finish(self, name: str, entry: dict[str, Any]) -> None:
-        task = seqio.TaskRegistry.get(name)
+        registered = name in seqio.TaskRegistry.names()
+        task = seqio.TaskRegistry.get(name) if registered else _OwnDataset(_as_file_name(name))
         examples, texts = zip(*self._seen, strict=True) if self._seen else ((), ())
         self._seen = []
         step = int(mesh_utils.get_step_from_checkpoint_path(self._checkpoint))

@@ -17,6 +17,7 @@ import numpy as np
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils, mtf, transformer_layers
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.mesh.devices import replicas
 from t0.mesh.fused import fused
@@ -77,8 +78,22 @@ def chosen_checkpoints(arguments: Mapping[str, Any], checkpoint: str | None) -> 
     if checkpoint:
         return {checkpoint_files.global_step(checkpoint): checkpoint}
     model_dir = arguments["model_dir"]
-    steps = checkpoint_files.select_steps(model_dir, arguments["eval_checkpoint_step"])
+    steps = checkpoint_files.select_steps(
+        model_dir, arguments["eval_checkpoint_step"], **step_options()
+    )
     return {step: checkpoint_files.checkpoint_path(model_dir, step) for step in steps}
+
+
+def step_options() -> dict[str, Any]:
+    """Returns the parameters of Mesh TensorFlow's `get_checkpoint_iterator` that gin binds.
+
+    They are options of `checkpoint_files.select_steps`. `stop_after` ends the waiting for new
+    checkpoints, and only Mesh TensorFlow's modes wait.
+    """
+    return {
+        "closest": bound("get_checkpoint_iterator.find_closest", True),
+        "after": bound("get_checkpoint_iterator.skip_until", -1),
+    }
 
 
 def both_vocabularies(vocabulary: Any) -> tuple[Any, Any]:

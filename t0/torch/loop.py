@@ -170,12 +170,18 @@ def _write_records(spec: RunSpec) -> None:
 
 
 def _export(spec: RunSpec, compute: ComputeOptions) -> None:
-    last = max(checkpointing.steps(spec.model_dir), default=-1)
-    checkpoint = checkpointing.folder_of(spec.model_dir, last)
-    if compute.export_mtf and last >= 0:
-        dtype = spec.model.weights
-        say(checkpointing.export_to_mesh(checkpoint, compute.export_mtf, dtype=dtype))
-    if compute.export_hf and last >= 0:
+    own_steps = checkpointing.steps(spec.model_dir)
+    last = checkpoint_files.latest_step(spec.model_dir, own_steps)
+    if last not in own_steps:  # nothing was trained after a checkpoint of Mesh TensorFlow
+        checkpoint = checkpoint_files.checkpoint_path(spec.model_dir, last)
+        if compute.export_mtf:
+            say(f"nothing is exported to {compute.export_mtf}: {checkpoint} is Mesh TensorFlow's")
+    else:
+        checkpoint = checkpointing.folder_of(spec.model_dir, last)
+        if compute.export_mtf:
+            dtype = spec.model.weights
+            say(checkpointing.export_to_mesh(checkpoint, compute.export_mtf, dtype=dtype))
+    if compute.export_hf:
         say(checkpointing.export_to_hugging_face(checkpoint, compute.export_hf))
 
 

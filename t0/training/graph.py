@@ -65,7 +65,7 @@ class TrainingSpec:
       learning_rate_schedule: a number, or a function of `step`.
       optimizer: a function that takes `learning_rate` and returns a Mesh TensorFlow optimizer.
       save_checkpoints_steps: the number of steps between two checkpoints.
-      keep_checkpoint_max: the number of checkpoints to retain; None for all.
+      keep_checkpoint_max: the number of checkpoints to retain; None or 0 for all.
       variable_filter: the variables to train, as a regular expression or a function; None for all.
       init_checkpoint: the checkpoint for a warm start, or None.
       init_variable_filter: a regular expression that the names of the variables to read from

@@ -242,8 +242,8 @@ class Keep:
     """The rule that decides which checkpoints are retained; gin: `keep_checkpoints.NAME`.
 
     Attributes:
-      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None to retain
-        all checkpoints.
+      last: the number of latest checkpoints to retain (`run.keep_checkpoint_max`); None or 0 to
+        retain all checkpoints, as in TensorFlow and T5X.
       every_steps: a number of steps. Checkpoints whose step is a multiple of it are also retained.
         None for no such checkpoints.
       best_by: an evaluation metric, such as "validation_loss" or "eval/accuracy". If it is set, a
@@ -258,6 +258,18 @@ class Keep:
     best_by: str | None = None
     smaller_is_better: bool | None = None
 
+    def __post_init__(self) -> None:
+        """Checks the number of checkpoints.
+
+        Raises:
+          UserError: if it is not a number of checkpoints.
+        """
+        if self.last is not None and (type(self.last) is not int or self.last < 0):
+            raise UserError(
+                f"run.keep_checkpoint_max is {self.last!r:.40}; expected the number of latest "
+                "checkpoints to keep, or None or 0 to keep all"
+            )
+
 
 def select_retained_steps(steps: Sequence[int], keep: Keep, best: int | None = None) -> list[int]:
     """Returns the steps whose checkpoints are retained.
@@ -265,9 +277,9 @@ def select_retained_steps(steps: Sequence[int], keep: Keep, best: int | None = N
     >>> select_retained_steps([10, 20, 30, 40], Keep(last=1, every_steps=20))
     [20, 40]
     """
-    if keep.last is None:
+    if not keep.last:
         return sorted(steps)
-    stay = set(sorted(steps)[-max(1, keep.last) :])
+    stay = set(sorted(steps)[-keep.last :])
     if keep.every_steps:
         stay |= {step for step in steps if step % keep.every_steps == 0}
     if best is not None:

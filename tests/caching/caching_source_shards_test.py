@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import seqio
 import tensorflow as tf
@@ -292,3 +293,13 @@ merged = execute(JoinParts(spec, tuple(paths), tuple(infos), RecordOptions()), p
 assert merged.stats["examples"] == 21_000, merged
 peak()
 """
+
+
+def test_counter_takes_numeric_feature_that_tokenize_copied():
+    vocabulary = seqio.PassThroughVocabulary(1000)
+    counter = source_shards.ExampleCounter(
+        {"aux": seqio.Feature(vocabulary, add_eos=False)}, char_counts=True
+    )
+    ids = np.array([1, 2, 3], np.int32)
+    counter.add({"aux": ids, "aux_pretokenized": ids})
+    assert (counter.examples, counter._tokens["aux"]) == (1, 3)

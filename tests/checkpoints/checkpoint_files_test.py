@@ -1,13 +1,16 @@
+import shutil
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from t0.checkpoints import checkpoint_files
+from t0.checkpoints import checkpoint_files, conversion
 from t0.checkpoints.bundle import BundleWriter
 from t0.errors import UserError
 from t0.files.any_path import any_path
+from t0.run import run_files
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 from tensorflow.python.training.checkpoint_state_pb2 import CheckpointState  # isort: skip
@@ -86,6 +89,65 @@ def test_latest_checkpoint_is_the_named_or_else_the_newest(tmp_path, content):
     found = checkpoint_files.latest(str(tmp_path))
     assert found == str(tmp_path / f"model.ckpt-{NAMES[content]}")
     assert checkpoint_files.named(str(tmp_path)) == (found if NAMES[content] == 5 else None)
+
+
+@pytest.mark.parametrize("content", NAMES)
+def test_folder_stands_for_its_latest_checkpoint_in_every_reader(tmp_path, content):
+    folder = str(tmp_path)
+    assert checkpoint_files.latest_step(folder) is None
+    for step in (5, 20):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint").unlink()
+    if content is not None:
+        (tmp_path / "checkpoint").write_bytes(content)
+    step = NAMES[content]
+    assert checkpoint_files.latest_step(folder) == step
+    assert checkpoint_files.select_steps(folder, None) == [step]
+    assert checkpoint_files.select_steps(folder, -1) == [step]
+    assert checkpoint_files.select_steps(folder, "all") == [5, 20]
+    assert checkpoint_files.select_steps(folder, 19) == [20]
+    assert conversion.recognise(folder) == ("mtf", f"{folder}/model.ckpt-{step}")
+    assert conversion.recognise(folder, step=20) == ("mtf", f"{folder}/model.ckpt-20")
+    assert run_files.step_of_checkpoint(folder) == step
+
+
+def test_latest_checkpoint_of_a_copied_folder_is_the_copy(tmp_path):
+    for step in (5, 20):
+        save(tmp_path / "run", step)
+    named = tmp_path / "run" / "model.ckpt-5"
+    (tmp_path / "run" / "checkpoint").write_text(f'model_checkpoint_path: "{named}"')
+    assert checkpoint_files.latest_step(tmp_path / "run") == 5
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    copy = tmp_path / "copy" / "model.ckpt-5"
+    assert conversion.recognise(tmp_path / "copy") == ("mtf", str(copy))
+    copy.with_name("model.ckpt-5.index").unlink()
+    with pytest.raises(UserError, match=f"names {named} as .* another folder; .*model.ckpt-20$"):
+        checkpoint_files.latest_step(tmp_path / "copy")
+    (tmp_path / "copy" / "checkpoint").write_text('model_checkpoint_path: "gs://b/model.ckpt-5"')
+    with pytest.raises(UserError, match="names gs://b/model.ckpt-5 as .* another folder"):
+        checkpoint_files.latest_step(tmp_path / "copy")
+    for path in tmp_path.glob("run/model.ckpt-5.*"):
+        path.rename(path.with_name(path.name.replace("ckpt-5", "best")))
+    (tmp_path / "run" / "checkpoint").write_text('model_checkpoint_path: "model.best"')
+    with pytest.raises(UserError, match="names .*/model.best as .*; expected .*model.ckpt-20. Nam"):
+        checkpoint_files.latest_step(tmp_path / "run")
+
+
+def test_latest_checkpoint_is_the_newer_of_both_engines(tmp_path):
+    for step in (5, 20):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-5"')
+    (tmp_path / "torch.ckpt-10").mkdir()
+    (tmp_path / "torch.ckpt-10" / "resume.json").write_text("{}")
+    folder = str(tmp_path)
+    assert checkpoint_files.select_steps(folder, -1, also=[10]) == [10]
+    assert conversion.recognise(folder) == ("torch", f"{folder}/torch.ckpt-10")
+    with pytest.raises(UserError, match="newer .*PyTorch engine, torch.ckpt-10: .*_step = 5"):
+        checkpoint_files.select_steps(folder, None)
+    assert checkpoint_files.select_steps(folder, 20) == [20]
+    (tmp_path / "checkpoint").unlink()
+    assert checkpoint_files.select_steps(folder, None) == [20]
+    assert conversion.recognise(folder) == ("mtf", f"{folder}/model.ckpt-20")
 
 
 # Contents of the file `checkpoint`, and whether TensorFlow finds a path in them.

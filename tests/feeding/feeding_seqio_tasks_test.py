@@ -4,10 +4,11 @@ import functools
 import json
 import re
 
+import gin
 import numpy as np
 import pytest
 
-from t0.compat import seqio, tfds
+from t0.compat import seqio, t5_mesh, tfds
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
 from t0.feeding import opening
@@ -256,3 +257,134 @@ def test_tfds_task_splits_come_from_cache_without_data(tmp_path):
     write_cache(tmp_path, "tea", train=5, test=2)
     assert set(task.splits) == {"train", "test"}
     opening.require_split("tea", "test")
+
+
+def one_after_the_other(datasets, rates, seed):
+    """Ten examples of each task in turn, which no rates can describe."""
+    del rates, seed
+    return functools.reduce(lambda a, b: a.concatenate(b), [x.take(10) for x in datasets]).repeat()
+
+
+class InTurn(seqio.Mixture):
+    """A mixture whose class draws the examples."""
+
+    def get_dataset(self, *args, **kwargs):
+        return super().get_dataset(*args, **kwargs).take(7).repeat()
+
+
+def mixture_in_turn(**more):
+    for name in ("first", "second"):
+        rows = [(f"{name} {n}", f"{name} {n}") for n in range(600)]
+        add(name, functools.partial(Reader(rows)))
+    return seqio.MixtureRegistry.add("in_turn", ["first", "second"], default_rate=1.0, **more)
+
+
+OWN_SAMPLING = {
+    "function": {"sample_fn": one_after_the_other},
+    "partial": {"sample_fn": functools.partial(one_after_the_other)},
+    "class": {"mixture_cls": InTurn},
+    "weights": {
+        "sample_fn": lambda datasets, rates, seed: tf.data.Dataset.sample_from_datasets(
+            datasets, [0.0, 1.0], seed
+        )
+    },
+}
+RATES = {
+    "default": {},
+    "legacy": {"sample_fn": tf.data.experimental.sample_from_datasets},
+    "method": {"sample_fn": tf.data.Dataset.sample_from_datasets},
+    "option": {
+        "sample_fn": functools.partial(
+            tf.data.Dataset.sample_from_datasets, stop_on_empty_dataset=False
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("name", [*OWN_SAMPLING, *RATES])
+def test_mixture_with_own_sample_fn_is_drawn_by_seqio(empty_gin, name):
+    mixture_in_turn(**(OWN_SAMPLING | RATES)[name])
+    arguments = {"mixture_or_task_name": "in_turn", "sequence_length": LENGTHS, "shuffle": False}
+    function = functools.partial(t5_mesh.mesh_train_dataset_fn, **arguments)
+    bound = [f"mesh_train_dataset_fn.{name} = {value!r}" for name, value in arguments.items()]
+    gin.parse_config([x for x in bound if "sequence_length" not in x])
+    data = opening.open_dataset_function(
+        t5_mesh.mesh_train_dataset_fn, 5, sequence_length=LENGTHS, dataset_split="train"
+    )
+    if name in RATES:
+        assert data.spec.mixture == "in_turn"
+        assert [task.rate for task in data.spec.tasks] == [1.0, 1.0]
+        return
+    batches = data.batches(8)
+    ours = [next(batches) for _ in range(3)]
+    with tf.Graph().as_default():
+        make = function(vocabulary=None, dataset_split="train", seed=5).batch(8)
+        get_next = tf.data.make_one_shot_iterator(make).get_next()
+        with tf.Session() as session:
+            theirs = [session.run(get_next) for _ in ours]
+    for (batch, _), expected in zip(ours, theirs, strict=True):
+        assert batch.keys() == expected.keys()
+        assert all(np.array_equal(batch[key], expected[key]) for key in batch)
+    resumed, _ = next(data.batches(8, ours[1][1]))
+    assert np.array_equal(resumed["targets"], ours[2][0]["targets"])
+
+
+def test_mixture_with_own_sample_fn_is_refused_if_rates_are_needed(empty_gin):
+    mixture_in_turn(sample_fn=one_after_the_other)
+    gin.parse_config(["mesh_train_dataset_fn.mixture_or_task_name = 'in_turn'"])
+    arguments = {"sequence_length": LENGTHS}
+    data = opening.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
+    message = "training data comes from the sample_fn of mixture in_turn, so no held-out"
+    with pytest.raises(UserError, match=message):
+        opening.open_split(data, "validation")
+    by_rates = opening.data_spec("first", LENGTHS)
+    with pytest.raises(UserError, match="examples that the sample_fn of mixture in_turn draws"):
+        opening.split_spec(by_rates, "validation", "in_turn")
+    gin.parse_config(["choice_losses.likelihood = 1.0"])
+    with pytest.raises(UserError, match="the sample_fn of mixture in_turn draws the examples"):
+        opening.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
+
+
+class OddRows(seqio.Task):
+    """A task whose class drops examples after the cache."""
+
+    def get_dataset(self, *args, **kwargs):
+        return super().get_dataset(*args, **kwargs).take(1)
+
+
+def test_task_with_own_get_dataset_is_read_by_seqio():
+    source = seqio.FunctionDataSource(plain, splits=["train"])
+    steps = [*STEPS[:1], seqio.preprocessors.append_eos, seqio.CacheDatasetPlaceholder()]
+    add_task = functools.partial(
+        seqio.TaskRegistry.add, source=source, preprocessors=steps, output_features=FEATURES
+    )
+    assert opening.is_all_cached(add_task("stock", metric_fns=[]))
+    assert not opening.is_all_cached(add_task("odd", metric_fns=[], task_cls=OddRows))
+
+
+@pytest.mark.parametrize("has_inputs", [True, False])
+def test_optional_feature_that_examples_do_not_have_is_left_out(has_inputs):
+    features = {
+        name: seqio.Feature(seqio.ByteVocabulary(), add_eos=True, required=name == "targets")
+        for name in LENGTHS
+    }
+
+    def keep(dataset):
+        return dataset.map(lambda row: {n: row[n] for n in row if has_inputs or n == "targets"})
+
+    add("optional", steps=[keep, *STEPS], features=features)
+    data = opening.open_data(opening.data_spec("optional", LENGTHS, pack=False))
+    assert [*data.lengths] == [n for n in LENGTHS if has_inputs or n == "targets"]
+    batch, _ = next(data.batches(2))
+    assert batch.keys() == data.lengths.keys()
+
+
+def test_own_dataset_function_may_have_more_features():
+    def make(**arguments):
+        del arguments
+        row = {"inputs": [3, 4], "targets": [5, 1], "n_words": 2, "id": "a"}
+        return tf.data.Dataset.from_tensors(row).repeat()
+
+    data = opening.open_dataset_function(make, 0, sequence_length=LENGTHS)
+    assert data.features == ("inputs", "targets")
+    assert {*next(data.batches(2))[0]} == {"inputs", "targets"}

@@ -1,11 +1,23 @@
 """What configurations ask for: `t0.infer`'s settings, and T5's own inference."""
 
+import inspect
+
 import gin
 import pytest
 
+from t0.compat import gin_config
 from t0.config import parse
 from t0.errors import UserError
-from t0.inference.jobs import InferenceSettings, make_jobs, make_t5_jobs, uses_own_inference
+from t0.inference.jobs import (
+    DECODING_FUNCTIONS,
+    FILE_PARAMETERS,
+    InferenceSettings,
+    make_jobs,
+    make_t5_jobs,
+    read_decoding_settings,
+    uses_own_inference,
+)
+from t0.scoring import mesh_model
 from tests.inference.word_predictions import Words
 
 RUN = {"vocabulary": Words(), "sequence_length": {"inputs": 20, "targets": 24}, "batch_size": 8}
@@ -114,3 +126,110 @@ def test_own_inference_is_used_for_supported_configurations():
     assert uses_own_inference("bitransformer")
     with pytest.raises(UserError, match="run.model_type is 'lm'"):
         uses_own_inference("lm")
+
+
+# Function of Mesh TensorFlow that our modes replace -> parameter -> what happens to it.
+# "mesh": if gin changes it, Mesh TensorFlow decodes on this machine; our other decoders refuse it.
+# "other": it is applied, or the caller passes it, so gin's value has no effect in Mesh TensorFlow.
+MESH = {
+    "Bitransformer.decode": [],
+    "Unitransformer.sample_autoregressive": [
+        "partial_sequences",
+        "stop_at_token",
+        "max_steps",
+        "never_end",
+        "remove_partial_sequences",
+        "bos_id",
+    ],
+    "mesh_tensorflow.beam_search.beam_search": [
+        "logits_fn",
+        "initial_ids",
+        "eos_id",
+        "stop_early",
+        "num_prefilter",
+    ],
+    "mesh_tensorflow.transformer.utils.decode": ["estimator", "input_fn", "vocabulary"],
+    "mesh_tensorflow.transformer.utils.clean_decodes": ["ids", "eos_id", "pad_id", "length_axis"],
+    "decode_from_file": ["eos_id"],
+    "infer_model": ["checkpoint_paths"],
+    "get_checkpoint_iterator": [],
+}
+CALLER = ["self", "inputs", "variable_dtype"]  # of Bitransformer.decode
+MORE_OF_CALLER = ["estimator", "vocabulary", "model_type", "batch_size", "sequence_length"]
+OTHERS = {
+    "Bitransformer.decode": [*DECODING_FUNCTIONS["Bitransformer.decode"], *CALLER],
+    "decode_from_file": [*FILE_PARAMETERS, *MORE_OF_CALLER, "checkpoint_path"],
+    "infer_model": ["decode_fn", *MORE_OF_CALLER, "model_dir", "eval_checkpoint_step"],
+    # `find_closest` and `skip_until` are applied, and a line names `stop_after`; see below.
+    "get_checkpoint_iterator": [
+        "checkpoint_step",
+        "model_dir",
+        "find_closest",
+        "skip_until",
+        "stop_after",
+    ],
+}
+OF_UNITRANSFORMER = "Unitransformer.sample_autoregressive"
+STATUS = {
+    selector: {
+        **dict.fromkeys(OTHERS.get(selector, DECODING_FUNCTIONS.get(selector, ())), "other"),
+        **dict.fromkeys([*names, *(["self"] if selector == OF_UNITRANSFORMER else [])], "mesh"),
+    }
+    for selector, names in MESH.items()
+}
+STATUS[OF_UNITRANSFORMER]["self"] = "other"
+
+
+@pytest.mark.parametrize("selector", STATUS)
+def test_every_parameter_of_replaced_mesh_functions_is_applied_refused_or_named(
+    selector, empty_gin
+):
+    function = gin_config._REGISTRY.get_match(selector).wrapped
+    assert STATUS[selector].keys() == inspect.signature(function).parameters.keys()
+    for name, status in STATUS[selector].items():
+        if status != "mesh":
+            continue
+        gin.clear_config()
+        parse.parse(["infer.gin"], [f"{selector}.{name} = 'other'"])
+        assert not uses_own_inference("bitransformer"), name
+        if selector in DECODING_FUNCTIONS:
+            with pytest.raises(UserError, match=f"{name} = 'other' is read only by Mesh Tens"):
+                read_decoding_settings(RUN)
+    gin.clear_config()
+    parse.parse(["infer.gin"], [])
+    assert uses_own_inference("bitransformer")
+
+
+def test_t0_infer_refuses_settings_of_mesh_decoding(empty_gin):
+    never_end = "Unitransformer.sample_autoregressive.never_end"
+    parse.parse([], [f"{never_end} = False", "infer.input_file = 'a.txt'"])
+    assert uses_own_inference("bitransformer")  # this is the default
+    parse.parse([], [f"{never_end} = True", "infer.input_file = 'a.txt'"])
+    with pytest.raises(UserError, match="never_end = True is read only by .* not by t0.infer"):
+        uses_own_inference("bitransformer")
+
+
+def test_sampling_keep_top_k_of_old_mesh_scripts_is_applied(empty_gin):
+    old = "Unitransformer.sample_autoregressive.sampling_keep_top_k = 10"
+    parse.parse(["sample_decode.gin"], [old])
+    assert read_decoding_settings(RUN)[0].top_k == 10
+    parse.parse(["sample_decode.gin"], [old, "Bitransformer.decode.sampling_keep_top_k = 5"])
+    assert read_decoding_settings(RUN)[0].top_k == 5
+
+
+def test_checkpoint_iterator_parameters_are_applied(tmp_path, empty_gin):
+    for step in (5, 20, 30):
+        (tmp_path / f"model.ckpt-{step}.index").touch()
+
+    def chosen(wanted, *params):
+        parse.parse([], [f"get_checkpoint_iterator.{param}" for param in params])
+        arguments = {"model_dir": str(tmp_path), "eval_checkpoint_step": wanted}
+        return list(mesh_model.chosen_checkpoints(arguments, None))
+
+    assert chosen([5, 19]) == [5, 20]
+    assert chosen([5, 19], "find_closest = False") == [5]
+    assert chosen("all", "skip_until = 5") == [20, 30]
+    with pytest.raises(UserError, match="find_closest is False, and .* of step 19; it has 5, 20"):
+        chosen(19, "find_closest = False")
+    with pytest.raises(UserError, match="skip_until is 30, and the last checkpoint .* of step 30"):
+        chosen("all", "skip_until = 30")

@@ -45,6 +45,11 @@ def test_preflight_of_new_model_has_no_notes(tmp_path):
         (["run.batch_size = ('tokens_per_batch', 9)"], "9 is not a multiple of 8"),
         (["run.train_dataset_fn = None"], "train_dataset_fn is not set.*--gin_file=dataset.gin"),
         (["run.mode = 'eval'"], "eval_dataset_fn is not set.*--gin_file=eval.gin"),
+        (
+            ["run.keep_checkpoint_max = -1"],
+            "run.keep_checkpoint_max is -1; expected .*0 to keep all",
+        ),
+        (["run.keep_checkpoint_max = '2'"], "run.keep_checkpoint_max is '2'; expected the number"),
         (["run.init_checkpoint = '/no/model.ckpt-3'"], "/no/model.ckpt-3 cannot be read"),
     ],
 )
@@ -80,6 +85,10 @@ def test_preflight_training_refuses_newer_checkpoint_of_the_pytorch_engine(tmp_p
     assert preflight.check_run(str(tmp_path), any_format=True, **options) == []
     save(tmp_path, 5)
     assert check(tmp_path) == []
+    # Training would resume from the named checkpoint, which is older than that of PyTorch.
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
+    with pytest.raises(UserError, match=refused):
+        check(tmp_path)
 
 
 def test_preflight_train_steps_count_from_pretraining(tmp_path):

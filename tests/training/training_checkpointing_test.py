@@ -24,6 +24,7 @@ RESUME = {"began": 0, "seed": 0, "position": None}
 def test_keep_checkpoints_last_every_steps_and_best():
     steps = [10, 20, 30, 40, 50]
     assert select_retained_steps(steps, Keep()) == steps
+    assert select_retained_steps(steps, Keep(last=0, every_steps=20), best=10) == steps
     assert select_retained_steps(steps, Keep(last=2)) == [40, 50]
     assert select_retained_steps(steps, Keep(last=1, every_steps=20)) == [20, 40, 50]
     assert select_retained_steps(steps, Keep(last=1), best=10) == [10, 50]
