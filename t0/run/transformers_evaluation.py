@@ -233,7 +233,7 @@ class _Run:
         """Decodes tasks, and computes their metrics."""
         evaluation, folder = self.evaluation, self.facts["model_dir"]
         eval_model = decoded.with_results(
-            self._decode_datasets,
+            self._decode_tasks,
             {name: value for name, value in self.facts.items() if name != "step"},
             count_tokens=self._count_tokens,
         )
@@ -263,16 +263,12 @@ class _Run:
                 None,
             )
 
-    def _decode_datasets(
-        self, datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str
-    ) -> Iterator[str]:
+    def _decode_tasks(self, tasks: Sequence[decoded.DecodedTask], checkpoint: str) -> Iterator[str]:
         self.model.restore(checkpoint)
         lengths = self.evaluation.lengths
         most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
-        for dataset in datasets:
-            with tf.Graph().as_default():
-                records = tfds.as_numpy(dataset.dataset_fn())
-                texts = [text_of(record["inputs_pretokenized"]) for record in records]
+        for _, examples in tasks:
+            texts = [text_of(example["inputs_pretokenized"]) for example in examples]
             for first in range(0, len(texts), _AT_ONCE):
                 contexts = [self.model.encode(text, "")[0] for text in texts[first:][:_AT_ONCE]]
                 if lengths:

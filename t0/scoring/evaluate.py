@@ -182,7 +182,7 @@ def _read_records(data: Any, split: str, examples: int | None) -> Iterator[recor
     as_registered = (
         name in seqio.TaskRegistry.names()
         and bound("run.eval_dataset_fn") is t5_mesh.mesh_eval_dataset_fn
-        and not bound("mesh_eval_dataset_fn.num_eval_examples")
+        and first_records() is None
     )
     task = seqio.TaskRegistry.get(name) if as_registered else None
     if task and use_cached and opening.is_all_cached(task):
@@ -233,6 +233,21 @@ def _rows(column: Any) -> Sequence[Any]:
 def reading_facts() -> dict[str, Any]:
     """Returns the parameters of `mesh_eval_dataset_fn` that gin binds and that select records."""
     return {name: bound(f"mesh_eval_dataset_fn.{name}") for name in _READING}
+
+
+def first_records() -> int | None:
+    """Returns the number of records of each task that are evaluated; None for all of them.
+
+    Raises:
+      UserError: `mesh_eval_dataset_fn.num_eval_examples` is not a number of records.
+    """
+    count = bound("mesh_eval_dataset_fn.num_eval_examples")
+    if count is not None and (type(count) is not int or not count):
+        raise UserError(
+            f"mesh_eval_dataset_fn.num_eval_examples is {count!r}; expected a whole number from 1, "
+            "or -1 for all examples"
+        )
+    return count if count and count > 0 else None
 
 
 def vocabulary_facts(vocabulary: Any) -> dict[str, Any]:
