@@ -45,7 +45,7 @@ from t0.scoring.records import (
     sample_records,
     text_of,
 )
-from t0.scoring.results import WITHOUT_EOS
+from t0.scoring.results import SETTINGS, WITHOUT_EOS
 
 _STEP = 0  # the recorded step, because the model is not a checkpoint of a run
 # The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a
@@ -114,6 +114,7 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
         "model_type": kind,
         "joined": joined,
         "dtype": activations,
+        SETTINGS: model.folder.settings_sha256,
         **sample_facts(evaluation.examples),
     }
     return _Run(evaluation, model, batch_tokens, facts)
