@@ -41,6 +41,9 @@ METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
 # (IA)3 scales the input of these projections, and the output of all others.
 INPUT_SCALED = ("wo",)
 _KEY = re.compile(r"(.+)\.(lora_A\.weight|lora_B\.weight|ia3_l)")
+# PEFT copies the whole matrix of an adapted head or embedding from the base next to the factors.
+_COPY = re.compile(r"(.+?)(?:\.base_layer)?\.weight")
+_REMEDY = "merge the adapter with PEFT (merge_and_unload), and use the merged model"
 # Fields of PEFT's configs that do not change the merged weights, or that this module reads. If any
 # other field is set, this module cannot merge the adapter.
 _READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
@@ -190,18 +193,25 @@ class AdapterSource(CheckpointSource):
         self.recorded, step = read_record(folder)
         self._rank, self._scale = _read_rank_and_scale(folder, config)
         self._keys: dict[str, dict[str, str]] = {}
+        self._copies: dict[str, str] = {}
         unknown = []
         for key in self._file.tensors:
-            match = _KEY.fullmatch(key.removeprefix(_PREFIX))
+            short = key.removeprefix(_PREFIX)
+            match = _KEY.fullmatch(short) or _COPY.fullmatch(short)
             name = names.from_hf(f"{match[1]}.weight") if match else None
-            if name not in base.parameters or not names.row_of(name).transposed:
+            if name not in base.parameters:
                 unknown.append(key)
-            else:
+            elif match.re is _COPY:
+                self._copies[name] = key
+            elif names.row_of(name).transposed:
                 self._keys.setdefault(name, {})[match[2]] = key
+            else:
+                unknown.append(key)
         if unknown or not self._keys:
             raise UserError(
-                f"{folder / WEIGHTS} adapts {len(unknown):,} projections that the base {base.path} "
-                f"does not have:{listed(unknown)}"
+                f"{folder / WEIGHTS} has {len(unknown):,} tensors that are not factors of a "
+                f"projection of the base {base.path}. Name the base on which it was trained, or "
+                f"{_REMEDY}:{listed(unknown)}"
             )
         for name, keys in self._keys.items():
             self._check_shapes(
@@ -219,6 +229,8 @@ class AdapterSource(CheckpointSource):
         array = self._base.load(name)
         if self.recorded:
             self.recorded.check({name: describe_tensor(array)}, self._base.path, self.path)
+        if name in self._copies:
+            self._check_copy(name, array)
         if name not in self._keys:
             return array
         factors = {
@@ -233,6 +245,18 @@ class AdapterSource(CheckpointSource):
     def close(self) -> None:
         """Closes the base."""
         self._base.close()
+
+    def _check_copy(self, name: str, array: np.ndarray) -> None:
+        """Checks that PEFT's copy of a base's tensor is equal to it, except for its data type."""
+        copy = self._file.load(self._copies[name], transposed=names.row_of(name).transposed)
+        with np.errstate(over="ignore"):
+            same = np.array_equal(copy, array.astype(copy.dtype))
+        if not same:
+            raise UserError(
+                f"{self._copies[name]} in the adapter {self.path} differs from {name} of the base "
+                f"{self._base.path}. Name the base on which it was trained, or, if it was trained "
+                f"with this matrix: {_REMEDY}"
+            )
 
     def _check_shapes(self, name: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
         rows, columns = self._base.entries[name].shape
@@ -367,8 +391,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             wrong = value not in _INITIAL
         if wrong:
             raise UserError(
-                f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported. Merge the "
-                "adapter with PEFT (merge_and_unload), and use the merged model"
+                f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported: {_REMEDY}"
             )
     if not (folder / WEIGHTS).is_file():
         raise UserError(

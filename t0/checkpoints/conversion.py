@@ -395,6 +395,8 @@ def _choose_facts(
             raise UserError(f"the tokenizer {pieces} {reason}: leave out --vocab")
         notes.append(f"{pieces} {reason}: no tokenizer is written")
         pieces = None
+    elif to == "hf" and not pieces and not facts.tokenizer_fault:
+        pieces = _choose_default_tokenizer(options.default_tokenizer, rows, notes)
     return dataclasses.replace(facts, step=step, activation=activation, tokenizer=pieces)
 
 
@@ -408,6 +410,25 @@ def _choose_tokenizer(
         return pieces
     if facts.tokenizer_fault:
         notes.append(f"no tokenizer is written (set one with --vocab): {facts.tokenizer_fault}")
+    return None
+
+
+def _choose_default_tokenizer(path: Path | None, rows: int, notes: list[str]) -> Path | None:
+    """Returns `path` if its ids fit an embedding of `rows`; else None, and notes the reason."""
+    reason = "neither the source nor --vocab or T0_VOCAB has one"
+    if path:
+        try:
+            fault = tokenizer.misfit(path, rows) or tokenizer.unexportable(path)
+            reason = f"{path} {fault}"
+        except UserError as error:
+            fault = reason = str(error)
+        if not fault:
+            notes.append(f"the source has no vocabulary: the tokenizer is that of {path}")
+            return path
+    notes.append(
+        f"the new folder has no tokenizer ({reason}), and Transformers would open it with an empty "
+        "one. Convert again with --vocab=SPIECE.MODEL, the vocabulary of the model"
+    )
     return None
 
 

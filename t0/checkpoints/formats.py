@@ -222,6 +222,8 @@ class ConversionOptions:
       step: the step to open in the source. If the source has no step, the step to write.
       dtype: "float32" or "bfloat16" for the parameters; None keeps each tensor's dtype.
       tokenizer: the SentencePiece model to copy next to the tensors; by default the source's.
+      default_tokenizer: the SentencePiece model to copy into a Hugging Face folder if there is no
+        other, and if the number of its ids fits the embedding.
       vocabulary_rows: the target's number of embeddings. Rows that are added are copies of the
         padding token's row.
       activation: the activation of the feed-forward layers, which is needed if the source does not
@@ -234,6 +236,7 @@ class ConversionOptions:
     step: int | None = None
     dtype: str | None = None
     tokenizer: Path | None = None
+    default_tokenizer: Path | None = None
     vocabulary_rows: int | None = None
     activation: str | None = None
     drop_slots: bool = False

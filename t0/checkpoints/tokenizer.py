@@ -45,6 +45,7 @@ _SPLITTERS = {"WhitespaceSplit", "Metaspace"}
 # The SHA-256 of the vocabulary of T5, T0 and the LM-adapted models.
 T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
 _EXTRA_IDS = 100
+_PADDED = 128  # Mesh TensorFlow pads an embedding to a multiple of this number of rows
 _SENTINEL = re.compile(r"\u2581?<extra_id_([0-9]{1,6})>")
 _CONFIG = "tokenizer_config.json"
 # The files of a folder whose fields may add tokens to its tokenizer.
@@ -153,6 +154,20 @@ def check(path: Path, rows: int) -> None:
             f"the tokenizer {path} has {count:,} ids (with T5's sentinels), but the checkpoint has "
             f"only {rows:,} embeddings: use the vocabulary that it was trained with"
         )
+
+
+def misfit(path: Path, rows: int) -> str:
+    """Returns the reason why a SentencePiece model is not that of `rows` embeddings, or "".
+
+    A model's embedding has a row for each id and, as padding, less than `_PADDED` further rows.
+
+    Raises:
+      UserError: if the file is not a SentencePiece model.
+    """
+    count = ids(path)
+    if rows - _PADDED < count <= rows:
+        return ""
+    return f"has {count:,} ids (with T5's sentinels), but the checkpoint has {rows:,} embeddings"
 
 
 def caution(path: Path) -> str:

@@ -6,6 +6,7 @@ t0 convert --check /models/t0_3b /models/t0_3b_mtf
 """
 
 import argparse
+import os
 import sys
 
 from t0.checkpoints import FORMATS, ConversionOptions, ConversionReport
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, metavar="N", help="which checkpoint of SRC; the step to write in DST")
     dtype = f"type of the parameters: {', '.join(DTYPES)}; default: SRC's"
     add("--dtype", metavar="TYPE", help=dtype)
-    vocabulary = "SentencePiece model (default: SRC's)"
+    vocabulary = "SentencePiece model (default: SRC's; with --to hf also T0_VOCAB, if it fits)"
     add("--vocab", metavar="PATH", help=vocabulary)
     rows = "pad or cut the vocabulary to N embeddings"
     add("--vocabulary_rows", type=int, metavar="N", help=rows)
@@ -78,6 +79,7 @@ def _convert(args: argparse.Namespace) -> int:
     vocabulary = any_path(args.vocab) if args.vocab else None
     if vocabulary and not vocabulary.is_file():
         raise UserError(f"--vocab {vocabulary} is not a file")
+    default = os.environ.get("T0_VOCAB")
     names = ("step", "dtype", "vocabulary_rows", "activation", "drop_slots", "scan_layers")
     chosen = {name: getattr(args, name) for name in names}
     report = convert(
@@ -85,7 +87,9 @@ def _convert(args: argparse.Namespace) -> int:
         args.destination,
         to=args.to,
         adapter=adapter_folders.choose(args.adapter) if args.adapter else None,
-        options=ConversionOptions(tokenizer=vocabulary, **chosen),
+        options=ConversionOptions(
+            tokenizer=vocabulary, default_tokenizer=any_path(default) if default else None, **chosen
+        ),
     )
     _print_report(report, args.destination, table=args.table)
     return 0

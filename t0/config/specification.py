@@ -314,7 +314,8 @@ class JobSpec:
       input_file: the file of inputs; None if there is a task.
       add_eos: whether the inputs of `input_file` end in EOS.
       repeats: the number of times to repeat each input of `input_file`.
-      examples: the maximum size of a random sample of the examples; None to use all examples.
+      first: the number of examples to use from the start of the task; None to use all examples.
+      examples: the maximum size of a random sample of these examples; None to use all of them.
       hides_targets: whether the task's split has rows without labels. If so, the targets in the
         cache may be placeholders, so the predictions file leaves them out.
       vocabulary: the SentencePiece model that tokenizes the inputs of `input_file`.
@@ -329,6 +330,7 @@ class JobSpec:
     input_file: str | None = None
     add_eos: bool = False
     repeats: Positive = 1
+    first: Positive | None = None
     examples: Count | None = None
     hides_targets: bool = False
     vocabulary: str = ""

@@ -9,18 +9,17 @@ Answers to ranked prompts, and the tasks of mode `eval`, are decoded in memory:
     list(decoder.decode([np.array([363, 19, 42])], 16))   # ["True"]
 
     decode = evaluation_decoder(arguments)
-    decode(datasets, "/models/tiny/model.ckpt-1000")      # the texts of all datasets, in order
+    decode([("qa", examples)], "/models/tiny/model.ckpt-1000")      # the texts of all tasks
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from t0.checkpoints import checkpoint_files
-from t0.compat import mesh_dataset, mesh_utils, tfds
-from t0.compat import tf1 as tf
+from t0.compat import mesh_utils
 from t0.inference.generator import MeshGenerator
 from t0.inference.inputs import (
     WINDOW,
@@ -139,8 +138,8 @@ def make_mesh_generator(
 
 def evaluation_decoder(
     arguments: Mapping[str, Any], make_generator: Callable[..., Any] | None = None
-) -> Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]:
-    """Returns a function that decodes datasets with a checkpoint.
+) -> Callable[[Sequence[tuple[str, Sequence[Mapping[str, Any]]]], str], Iterator[str]]:
+    """Returns a function that decodes the examples of tasks with a checkpoint.
 
     Gin configures the decoding through the parameters of `Bitransformer.decode`.
 
@@ -158,21 +157,17 @@ def evaluation_decoder(
         make_generator=make_generator,
     )
 
-    def decode(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
-        inputs = [list(_inputs(dataset, arguments["sequence_length"])) for dataset in datasets]
-        longest = max((len(ids) for of_dataset in inputs for ids in of_dataset), default=1)
+    def decode(
+        tasks: Sequence[tuple[str, Sequence[Mapping[str, Any]]]], checkpoint: str
+    ) -> Iterator[str]:
+        inputs = [[_unpadded(each["inputs"]) for each in examples] for _, examples in tasks]
+        longest = max((len(ids) for of_task in inputs for ids in of_task), default=1)
         decoder.restore(checkpoint)
-        for of_dataset in inputs:
-            yield from decoder.decode(of_dataset, limits.targets or longest)
+        for of_task in inputs:
+            yield from decoder.decode(of_task, limits.targets or longest)
 
     return decode
 
 
-def _inputs(
-    dataset: mesh_dataset.EvalDataset, lengths: Mapping[str, int] | None
-) -> Iterable[np.ndarray]:
-    """Yields each example's input ids without padding."""
-    with tf.Graph().as_default():
-        for example in tfds.as_numpy(dataset.dataset_fn(sequence_length=lengths)):
-            ids = example["inputs"]
-            yield ids[: np.flatnonzero(ids).max(initial=-1) + 1]
+def _unpadded(ids: np.ndarray) -> np.ndarray:
+    return ids[: np.flatnonzero(ids).max(initial=-1) + 1]

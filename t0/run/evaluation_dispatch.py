@@ -25,8 +25,10 @@ from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import live, opening
 from t0.feeding.objectives import objective_of
+from t0.inference.jobs import has_generator
 from t0.inference.text_decoder import TextDecoder
 from t0.scoring import evaluate, perplexity
+from t0.scoring.decoded import NUMBER
 from t0.scoring.records import draw_numbers, sample_facts
 from t0.sources.documents import ids_in_rows
 
@@ -133,6 +135,10 @@ def check(
     kinds = kinds_of(tasks)
     model_type = bound("run.model_type", "bitransformer")
     check_kinds(kinds)
+    evaluate.first_records()
+    decoded_by_mesh = DECODE in kinds and (on_tpu or not has_generator(model_type))
+    if decoded_by_mesh and bound("mesh_eval_dataset_fn.seed") is None:
+        refuse_shuffling("Mesh TensorFlow shuffles inputs and targets differently without a seed")
     if on_tpu and set(kinds) != {DECODE}:
         kind = RANK if RANK in kinds else PERPLEXITY
         file = {RANK: "score_eval.gin", PERPLEXITY: "perplexity_eval.gin"}[kind]
@@ -186,6 +192,19 @@ def _check_lengths(task: seqio.Task, lengths: Mapping[str, int] | None) -> None:
             f'{dict(lengths) if lengths else None}: --gin.TASK_FEATURE_LENGTHS="{lengths_of_task}"'
         )
     objective_of(task, lengths)
+
+
+def refuse_shuffling(reason: str) -> None:
+    """Raises a UserError if the evaluation examples are shuffled.
+
+    Args:
+      reason: a clause for the message that explains why their order must not change.
+    """
+    if bound("mesh_eval_dataset_fn.shuffle_eval_examples"):
+        raise UserError(
+            f"mesh_eval_dataset_fn.shuffle_eval_examples is True, but {reason}: set it to False. "
+            "For a random sample of 500 rows: --gin_param='t0.evaluation.examples = 500'"
+        )
 
 
 def refuse_settings(reason: str) -> None:
@@ -302,7 +321,7 @@ def limit_examples(
         return (
             examples.enumerate()
             .filter(lambda number, _: tf.reduce_any(tf.equal(number, sample)))
-            .map(lambda _, example: example)
+            .map(lambda number, example: {**example, NUMBER: number})
         )
 
     return dataset._replace(dataset_fn=records)

@@ -260,6 +260,7 @@ def _evaluate(run: ConfiguredRun) -> None:
     evaluation_dispatch.check_shards(kinds, bound("score_eval.num_shards", 1))
     folder = evaluation_dispatch.EvaluationSettings().decoded
     if folder:
+        evaluation_dispatch.refuse_shuffling("the texts have the numbers of unshuffled examples")
         names = [task.name for task in kinds.get(evaluation_dispatch.DECODE, ())]
         with decoded.read_from(folder) as texts:
             _decode(_select_tasks(run, names), texts)

@@ -337,29 +337,28 @@ def _decoding_spec(
             f"a specification needs lengths to decode task {tasks[0].name}: "
             "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
         )
+    evaluation_dispatch.refuse_shuffling("--engine=torch decodes a task in the order of its cache")
     predictions = jobs.make_evaluation_jobs(
         arguments, tasks, folder=f"{results_folder(arguments)}/decoding"
     )
     activations = mesh_utils.get_variable_dtype().activation_dtype.name
-    examples = evaluation_dispatch.EvaluationSettings().examples
+    limits = {
+        "first": evaluate.first_records(),
+        "examples": evaluation_dispatch.EvaluationSettings().examples,
+    }
     return InferSpec(
         checkpoint=checkpoint,
         steps=_to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
-            _job_spec(job, activations, vocabularies[0], lengths, examples=examples)
+            dataclasses.replace(_job_spec(job, activations, vocabularies[0], lengths), **limits)
             for job in predictions
         ),
     )
 
 
 def _job_spec(
-    job: PredictionJob,
-    activations: str,
-    vocabulary: Any,
-    lengths: Mapping[str, int],
-    *,
-    examples: int | None = None,
+    job: PredictionJob, activations: str, vocabulary: Any, lengths: Mapping[str, int]
 ) -> JobSpec:
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
@@ -377,7 +376,6 @@ def _job_spec(
         split=split,
         task=spec,
         vocabulary="" if task else _vocabulary_spec(vocabulary).file,
-        examples=examples,
         **origin,
     )
 

@@ -48,7 +48,7 @@ from t0.scoring.records import (
     sample_facts,
     text_of,
 )
-from t0.scoring.results import WITHOUT_EOS
+from t0.scoring.results import SETTINGS, WITHOUT_EOS
 
 _STEP = 0  # the recorded step, because the model is not a checkpoint of a run
 # The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a
@@ -117,6 +117,7 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
         "model_type": kind,
         "joined": joined,
         "dtype": activations,
+        SETTINGS: model.folder.settings_sha256,
         **sample_facts(evaluation.examples),
     }
     return _Run(evaluation, model, batch_tokens, facts)
@@ -242,7 +243,7 @@ class _Run:
             return opening.find_rows(by_name[name], evaluation.split, use_cached=cached)
 
         eval_model = decoded.with_results(
-            self._decode_datasets,
+            self._decode_tasks,
             {name: value for name, value in self.facts.items() if name != "step"},
             count_tokens=self._count_tokens,
             rows_of=lambda name: describe_rows(find_rows(name), evaluation.examples),
@@ -276,16 +277,12 @@ class _Run:
                 None,
             )
 
-    def _decode_datasets(
-        self, datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str
-    ) -> Iterator[str]:
+    def _decode_tasks(self, tasks: Sequence[decoded.DecodedTask], checkpoint: str) -> Iterator[str]:
         self.model.restore(checkpoint)
         lengths = self.evaluation.lengths
         most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
-        for dataset in datasets:
-            with tf.Graph().as_default():
-                records = tfds.as_numpy(dataset.dataset_fn())
-                texts = [text_of(record["inputs_pretokenized"]) for record in records]
+        for _, examples in tasks:
+            texts = [text_of(example["inputs_pretokenized"]) for example in examples]
             for first in range(0, len(texts), _AT_ONCE):
                 contexts = [self.model.encode(text, "")[0] for text in texts[first:][:_AT_ONCE]]
                 if lengths:

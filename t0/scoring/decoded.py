@@ -44,7 +44,7 @@ import numpy as np
 
 from t0 import compat
 from t0.caching.row_numbers import EXAMPLE, ROW
-from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
+from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics, tfds
 from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
 from t0.files import paths
@@ -69,12 +69,17 @@ FEWEST = 5
 _STUDENT = 2.093
 _ROUNDING = 1e-9  # percent
 
+# The feature of an example that has its number in the order of the task, if not all examples of the
+# task are evaluated.
+NUMBER = "t0_number"
+
 Record = Mapping[str, Any]
+# A task's name, and its examples with the same texts, in the same order, as their targets.
+DecodedTask = tuple[str, Sequence[Record]]
 
-
-# A function of (datasets with metrics, path of a checkpoint), which yields the texts that the
-# checkpoint decodes, in the order of the datasets.
-Decode = Callable[[Sequence[mesh_dataset.EvalDataset], str], Iterator[str]]
+# A function of (tasks with metrics, path of a checkpoint), which yields the texts that the
+# checkpoint decodes, in the order of the tasks and their examples.
+Decode = Callable[[Sequence[DecodedTask], str], Iterator[str]]
 # A function that counts the tokens of a text, given the feature ("inputs" or "targets") and the
 # text.
 CountTokens = Callable[[str, str], int]
@@ -118,16 +123,16 @@ def with_results(
             written,
             rows_of,
         )
-        open_datasets, datasets = arguments["eval_dataset_fn"], []
+        open_datasets = arguments["eval_dataset_fn"]
 
         def recorded_datasets(**keywords: Any) -> list[mesh_dataset.EvalDataset]:
-            datasets[:] = [mesh_dataset.EvalDataset(*each) for each in open_datasets(**keywords)]
+            datasets = [mesh_dataset.EvalDataset(*each) for each in open_datasets(**keywords)]
             return [recorder.wrap_dataset(dataset) for dataset in datasets]
 
-        def decode_datasets(*arguments: Any) -> Iterator[str]:
-            return decode([dataset for dataset in datasets if dataset.metric_fns], arguments[-1])
+        def decode_tasks(*arguments: Any) -> Iterator[str]:
+            return decode(recorder.tasks(), arguments[-1])
 
-        texts = recorder.wrap_decode(decode_datasets if decode else mesh_utils.decode)
+        texts = recorder.wrap_decode(decode_tasks if decode else mesh_utils.decode)
         with compat.replaced("mesh_utils.decode", texts):
             published(**{**arguments, "eval_dataset_fn": recorded_datasets})
 
@@ -151,18 +156,37 @@ def read_from(folder: str) -> Iterator[Decode]:
     if not steps:
         raise UserError(f"{folder} has no decoded texts: their list, {DECODED}, is missing")
 
-    def texts(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
-        for dataset in datasets:
-            path = os.path.join(folder, f"{dataset.name}_{steps[checkpoint]}.jsonl")  # noqa: PTH118
-            with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
-                for line in file:
-                    yield parsed_json(line)["prediction"]
+    def texts(tasks: Sequence[DecodedTask], checkpoint: str) -> Iterator[str]:
+        for name, examples in tasks:
+            path = os.path.join(folder, f"{name}_{steps[checkpoint]}.jsonl")  # noqa: PTH118
+            predictions = _read_predictions(path)
+            for position, example in enumerate(examples):
+                number = int(example.get(NUMBER, position))
+                if number not in predictions:
+                    raise UserError(
+                        f"{path} has no prediction with idx {number}, which is an example of task "
+                        f"{name} (it has {len(predictions):,} predictions): decode the task again"
+                    )
+                yield predictions[number]
 
     with (
         compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *_, **__: list(steps)),
         compat.replaced("mesh_utils.get_step_from_checkpoint_path", lambda path: int(steps[path])),
     ):
         yield texts
+
+
+def _read_predictions(path: str) -> dict[int, str]:
+    """Returns the number of an example -> its text, from a file of `t0.inference`."""
+    predictions: dict[int, str] = {}
+    with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
+        for line in file:
+            record = parsed_json(line)
+            number, text = record["idx"], record["prediction"]
+            if type(number) is not int or not isinstance(text, str) or number in predictions:
+                raise ValueError(f"expected a new idx and its prediction, not {line[:60]!r}")
+            predictions[number] = text
+    return predictions
 
 
 def signature_of(metric: Callable[..., Any]) -> str | None:
@@ -202,12 +226,15 @@ class _DecodingRecorder:
     rows_of: RowsOf
 
     def __post_init__(self) -> None:
-        self._tasks = 0
+        self._tasks: list[tuple[mesh_dataset.EvalDataset, list[Record]]] = []
         self._checkpoint = ""
         self._entries: dict[str, dict[str, Any]] = {}
         self._values: dict[str, MetricValues] = {}
         self._seen: list[tuple[Mapping[str, Any], str]] = []
-        self._examples = 0
+
+    def tasks(self) -> list[DecodedTask]:
+        """Returns the tasks with the examples whose targets Mesh TensorFlow has read."""
+        return [(each.name, examples or _read(each)) for each, examples in self._tasks]
 
     def wrap_decode(self, decode: Callable[..., Iterator[str]]) -> Callable[..., Any]:
         """Wraps Mesh TensorFlow's `decode` to record the checkpoint that it decodes."""
@@ -215,16 +242,17 @@ class _DecodingRecorder:
         def decode_and_note(*args: Any, **kwargs: Any) -> Iterator[str]:
             self._checkpoint = kwargs.get("checkpoint_path") or args[-1]
             self._entries, self._values = {}, {}
-            with ProgressLine(self._examples or None, unit="example", doing="decoding") as progress:
+            total = sum(len(examples) for _, examples in self._tasks)
+            with ProgressLine(total or None, unit="example", doing="decoding") as progress:
                 texts = 0
                 for text in decode(*args, **kwargs):
                     texts += 1
                     progress.count(1)
                     yield text
-            if texts < self._examples:
+            if texts < total:
                 raise UserError(
-                    f"{texts:,} texts were decoded for {self._examples:,} examples: they belong "
-                    "to other tasks or rows. Decode again"
+                    f"{texts:,} texts were decoded for {total:,} examples: they belong to other "
+                    "tasks or rows. Decode again"
                 )
 
         return decode_and_note
@@ -233,11 +261,12 @@ class _DecodingRecorder:
         """Returns the dataset with postprocessing and metrics that also record their results."""
         if not dataset.metric_fns:
             return dataset
-        self._tasks += 1
+        examples: list[Record] = []
+        self._tasks.append((dataset, examples))
 
         def postprocess(text: str, example: Any = None, is_target: bool = False) -> Any:
             if is_target:
-                self._examples += 1
+                examples.append(example)
             else:
                 self._seen.append((example, text))
             return dataset.postprocess_fn(text, example=example, is_target=is_target)
@@ -289,7 +318,7 @@ class _DecodingRecorder:
             if cut:
                 most = self.lengths[feature]
                 print(f"{name}: {cut:,} of {len(examples):,} {feature} are over {most} tokens")
-        if len(self._entries) == self._tasks:
+        if len(self._entries) == len(self._tasks):
             self._write(step)
 
     def _count_truncated(self, task: seqio.Task, feature: str, examples: Any) -> int:
@@ -320,6 +349,12 @@ class _DecodingRecorder:
         say(f"results: {path}")
         for note in itertools.chain.from_iterable(v.notes() for v in self._values.values()):
             say(note)
+
+
+def _read(dataset: mesh_dataset.EvalDataset) -> list[Record]:
+    """Reads the examples of a dataset without the texts of targets."""
+    with tf.Graph().as_default():
+        return list(tfds.as_numpy(dataset.dataset_fn()))
 
 
 def intervals(

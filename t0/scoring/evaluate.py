@@ -185,7 +185,7 @@ def _read_records(data: Any, split: str, examples: int | None, by_row: bool) -> 
     )
     task = seqio.TaskRegistry.get(name) if registered else None
     options = {"examples": examples, "by_row": by_row}
-    if task and not bound("mesh_eval_dataset_fn.num_eval_examples"):
+    if task and first_records() is None:
         if use_cached and opening.is_all_cached(task):
             return records.cached_records(name, opening.cache_files(task, split)[0], **options)
         if not use_cached and is_prompted(task):
@@ -236,6 +236,21 @@ def _rows(column: Any) -> Sequence[Any]:
 def reading_facts() -> dict[str, Any]:
     """Returns the parameters of `mesh_eval_dataset_fn` that gin binds and that select records."""
     return {name: bound(f"mesh_eval_dataset_fn.{name}") for name in _READING}
+
+
+def first_records() -> int | None:
+    """Returns the number of records of each task that are evaluated; None for all of them.
+
+    Raises:
+      UserError: `mesh_eval_dataset_fn.num_eval_examples` is not a number of records.
+    """
+    count = bound("mesh_eval_dataset_fn.num_eval_examples")
+    if count is not None and (type(count) is not int or not count):
+        raise UserError(
+            f"mesh_eval_dataset_fn.num_eval_examples is {count!r}; expected a whole number from 1, "
+            "or -1 for all examples"
+        )
+    return count if count and count > 0 else None
 
 
 def vocabulary_facts(vocabulary: Any) -> dict[str, Any]:

@@ -80,10 +80,14 @@ _LISTED = 20
 # steps to checkpoints.
 DECODED = "checkpoints.json"
 
+# The hash of the config and tokenizer files of a Transformers folder. Earlier versions did not
+# record this fact.
+SETTINGS = "model_settings_sha256"
 # The facts of a run that a task's scores depend on. If one of these facts differs, the task is
 # scored again.
 MADE_FROM = (
     "checkpoint_fingerprint",
+    SETTINGS,
     "split",
     "vocabulary_sha256",
     "vocabulary_size",
@@ -197,8 +201,10 @@ class CheckpointResults:
         """Returns the entry that `_keep_entry` wrote; None if it does not match this run."""
         content = read_json(_join(self._unfinished, f"{task}.json"))
         entry, scores = content.get("entry"), self._path("scores", task)
+        current, earlier = json.loads(json.dumps(self._made_from)), content.get("made_from")
         fits = (
-            content.get("made_from") == json.loads(json.dumps(self._made_from))
+            isinstance(earlier, dict)
+            and {SETTINGS: current[SETTINGS], **earlier} == current
             and paths.exists(scores)
             and content.get("scores_bytes") == paths.size_bytes(scores)
         )

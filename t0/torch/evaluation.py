@@ -24,11 +24,12 @@ file. In both cases the decoded texts are kept, and the command is printed.
 import dataclasses
 import functools
 import importlib.util
+import itertools
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ from t0.catalogue.sentence_pieces import Tokens
 from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
 from t0.inference import cached_inputs, inputs, predictions
-from t0.inference.inputs import EOS, InputSource, LengthLimits
+from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
 from t0.scoring import ranking
 from t0.scoring.batching import SortedPlan
@@ -116,7 +117,7 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
     check_local(job.path, "infer.output_dir")
     activations = str(choose_activation_type(settings.activation_dtype, joined.device))
     settings = dataclasses.replace(settings, activation_dtype=activations.removeprefix("torch."))
-    source, most = _open_source(job, spec, targets), job.examples
+    source, most = _select_first(_open_source(job, spec, targets), job.first), job.examples
     if spec.mode == "eval":  # the metrics are joined with the texts by the numbers of the examples
         facts = {name: fact for name, fact in source.facts.items() if name != "numbered_by"}
         source = dataclasses.replace(source, facts=facts)
@@ -126,6 +127,19 @@ def _make_job(job: JobSpec, spec: RunSpec, targets: Pieces, joined: World) -> Pr
         facts = {**source.facts, **sample_facts(most), **of_rows}
         source = dataclasses.replace(source, total=total, facts=facts, sample=most)
     return PredictionJob(source, limits, settings, job.path, job.as_json)
+
+
+def _select_first(source: InputSource, most: int | None) -> InputSource:
+    """Returns a source with the first `most` examples, or all if `most` is None."""
+    if most is None:
+        return source
+
+    def read(shard: int, shards: int) -> Iterator[InferenceExample]:
+        return itertools.takewhile(lambda each: each.number < most, source.read(shard, shards))
+
+    total = None if source.total is None else min(source.total, most)
+    facts = {**source.facts, "first_examples": most}
+    return dataclasses.replace(source, total=total, facts=facts, read=read)
 
 
 def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
@@ -315,10 +329,11 @@ def _check_supported(spec: RunSpec) -> RankSpec:
             "with t5_mesh_transformer --save_spec"
         )
     check_local(spec.rank.folder, "run.eval_summary_dir")
-    if spec.rank.reading.get("num_eval_examples"):
+    if (spec.rank.reading.get("num_eval_examples") or 0) > 0:
         raise UserError(
-            "mesh_eval_dataset_fn.num_eval_examples is set, and the PyTorch engine scores every "
-            "example of a task: set it to None"
+            "mesh_eval_dataset_fn.num_eval_examples is set, and the PyTorch engine ranks every "
+            "example of a task: set it to -1. For a random sample of 500 rows: "
+            "--gin_param='t0.evaluation.examples = 500'"
         )
     for task in spec.data.tasks:
         if task.rank is None:

@@ -47,6 +47,8 @@ TOKENIZERS = (
     "sentencepiece.bpe.model",  # mBART
 )
 _BESIDE = (*TOKENIZERS, "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+# Patterns of other files on which scores and texts depend: the configs and more tokenizer files.
+_SETTINGS = ("*config.json", "*.spm", "*vocab*", "*.codes", "added_tokens.json")
 # The fields of config.json with which transformers chooses code or files. Two other fields,
 # attn_implementation and experts_implementation, can also choose code, because they can name a
 # kernel of the hub. They are not in this list, because `load_model` sets them itself.
@@ -125,6 +127,13 @@ class PretrainedFolder:
     def fingerprint(self) -> str:
         """A hash that changes if a file with weights or its modification time changes."""
         return _hash(f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in self._weights)
+
+    @property
+    def settings_sha256(self) -> str:
+        """A hash of the configs and of the tokenizer files that `vocabulary` does not hash."""
+        found = {path for pattern in _SETTINGS for path in self.path.glob(pattern)}
+        files = sorted(path for path in found if path.is_file() and path.name not in _BESIDE)
+        return _hash(f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files)
 
     @property
     def vocabulary(self) -> dict[str, Any]:

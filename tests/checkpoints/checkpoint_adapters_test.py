@@ -160,7 +160,19 @@ BAD = {
         lambda folder: change_tensors(
             folder, lambda t: t.update({f"{PREFIX}{Q}x.lora_A.weight": np.zeros((4, 32))})
         ),
-        "adapts 1 projections that the base .* does not have",
+        "1 tensors that are not factors of a projection of the base .*merge_and_unload",
+    ),
+    "embedding": (
+        lambda folder: change_tensors(
+            folder, lambda t: t.update({f"{PREFIX}shared.lora_embedding_A": np.zeros((4, 112))})
+        ),
+        r"1 tensors .*merge_and_unload\), .*\n.*shared.lora_embedding_A",
+    ),
+    "other copy of the head": (
+        lambda folder: change_tensors(
+            folder, lambda t: t.update({f"{PREFIX}lm_head.base_layer.weight": np.zeros((112, 32))})
+        ),
+        "lm_head.base_layer.weight in the adapter .* differs .*merge_and_unload",
     ),
     "half": (
         lambda folder: change_tensors(folder, lambda t: t.pop(f"{PREFIX}{Q}.lora_B.weight")),
@@ -194,8 +206,28 @@ def test_adapter_that_cannot_be_merged_is_refused(tmp_path, base, case):
     change(adapter)
     with pytest.raises(UserError, match=expected) as caught:
         convert(base, tmp_path / "out", to="hf", adapter=adapter)
-    assert "\n" not in str(caught.value) or case == "projection"
+    assert "\n" not in str(caught.value) or case in ("projection", "embedding")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("copy", ["lm_head.base_layer.weight", "lm_head.weight"])
+def test_adapter_of_the_head_may_have_a_copy_of_the_base(tmp_path, base, copy, dtype):
+    tensors, rng = tensors_of(LORA), np.random.default_rng(2)
+    head = load_file(base / "model.safetensors")["lm_head.weight"]
+    half_a = tensors["lm_head.lora_A.weight"] = rng.standard_normal((4, 32), np.float32)
+    half_b = tensors["lm_head.lora_B.weight"] = rng.standard_normal((len(head), 4), np.float32)
+    adapter = add_adapter(tmp_path / "adapter", base, tensors={**tensors, copy: head.astype(dtype)})
+    merged_head = merged(adapter)["decoder/logits/kernel"]
+    assert merged_head == pytest.approx(head.T + 1.5 * (half_b @ half_a).T, rel=1e-5, abs=1e-5)
+
+
+def test_adapter_of_a_head_that_the_base_shares_is_refused_with_a_remedy(tmp_path):
+    convert(write_mtf(tmp_path / "mtf", weights(V10)), tmp_path / "hf", to="hf")
+    tensors = {"lm_head.lora_A.weight": np.zeros((4, 32), np.float32)}
+    adapter = add_adapter(tmp_path / "adapter", tmp_path / "hf", tensors=tensors)
+    with pytest.raises(UserError, match=r"of the base .*merge_and_unload.*\n.*lm_head.lora_A"):
+        open_source(adapter)
 
 
 def test_adapter_for_another_base_is_refused(tmp_path, base):

@@ -7,6 +7,7 @@ import pytest
 import sentencepiece
 
 from t0.checkpoints import ConversionOptions, convert, tokenizer
+from t0.cli.main import main
 from t0.errors import UserError
 from tests.checkpoints.tiny_checkpoints import (
     V11,
@@ -85,3 +86,33 @@ def test_tokenizer_caution_names_vocabulary_other_than_t5(tmp_path, monkeypatch)
     own = hashlib.sha256(b"somebody's").hexdigest()
     monkeypatch.setattr(tokenizer, "T5_SHA256", own)
     assert tokenizer.caution(path) == ""
+
+
+@pytest.mark.parametrize(("rows", "written"), [(0, True), (127, True), (128, False), (-1, False)])
+def test_convert_to_hf_uses_t0_vocab_only_if_it_fits(
+    tmp_path, pieces, monkeypatch, capsys, rows, written
+):
+    model = model_shape(vocabulary=tokenizer.ids(pieces) + rows)
+    source = write_mtf(tmp_path / "mtf", weights(model))
+    monkeypatch.setenv("T0_VOCAB", str(pieces))
+    assert main(["convert", str(source), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    notes = capsys.readouterr().err
+    assert (tmp_path / "hf" / tokenizer.FILE).exists() == written
+    assert ("the new folder has no tokenizer" in notes) != written
+    if not written:
+        assert f"{pieces} has {tokenizer.ids(pieces):,} ids" in notes
+        assert not (tmp_path / "hf" / tokenizer.JSON_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [(None, "neither the source nor --vocab or T0_VOCAB has one"), ("missing", "No such file")],
+)
+def test_convert_to_hf_without_a_vocabulary_says_so(tmp_path, monkeypatch, capsys, given, reason):
+    source = write_mtf(tmp_path / "mtf", weights(V11))
+    monkeypatch.delenv("T0_VOCAB", raising=False)
+    if given:
+        monkeypatch.setenv("T0_VOCAB", str(tmp_path / given))
+    assert main(["convert", str(source), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    (note,) = (line for line in capsys.readouterr().err.splitlines() if "no tokenizer" in line)
+    assert reason in note and "Convert again with --vocab=" in note

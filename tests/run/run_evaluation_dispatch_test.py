@@ -8,6 +8,7 @@ import seqio
 from t0.compat import gin
 from t0.errors import UserError
 from t0.run import evaluation_dispatch, torch_evaluation
+from t0.scoring import evaluate
 
 
 class Task:
@@ -61,6 +62,27 @@ def test_rank_evaluation_of_a_language_model_is_refused():
     gin.parse_config("run.model_type = 'lm'")
     with pytest.raises(UserError, match=r"run.model_type is 'lm'.*score_eval.gin"):
         evaluation_dispatch.check([RANKED], LENGTHS, on_tpu=False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("num_eval_examples = 0", "num_eval_examples is 0; expected a whole number from 1, or -1"),
+        ("num_eval_examples = '5'", "num_eval_examples is '5'; expected a whole number"),
+        ("shuffle_eval_examples = True", "shuffle_eval_examples is True, but Mesh .* a seed"),
+    ],
+)
+def test_evaluation_dispatch_refuses_examples_it_cannot_join(setting, message):
+    gin.parse_config(f"mesh_eval_dataset_fn.{setting}")
+    with pytest.raises(UserError, match=message):
+        evaluation_dispatch.check([DECODED], LENGTHS, on_tpu=True)
+
+
+def test_number_of_evaluation_examples_is_all_if_negative():
+    assert evaluate.first_records() is None
+    for number, expected in ((-1, None), (5, 5), (None, None)):
+        gin.parse_config(f"mesh_eval_dataset_fn.num_eval_examples = {number}")
+        assert evaluate.first_records() == expected
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "3"])

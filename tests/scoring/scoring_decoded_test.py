@@ -9,7 +9,14 @@ import seqio
 from t0.compat import mesh_dataset, t5_metrics
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.scoring.decoded import READABLE, intervals, read_from, with_results, write_predictions
+from t0.scoring.decoded import (
+    NUMBER,
+    READABLE,
+    intervals,
+    read_from,
+    with_results,
+    write_predictions,
+)
 from t0.scoring.results import DECODED
 from t0.sources.folders import SplitFile
 from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenized
@@ -148,7 +155,11 @@ def judge(tmp_path, clean_registries):
         )  # fmt: skip
         (tmp_path / "in").mkdir()
         (tmp_path / "in" / DECODED).write_text(json.dumps({"7": "model.ckpt-7"}))
-        lines = "".join(json.dumps({"prediction": text}) + "\n" for text in ("green", "red"))
+        texts_by_number = [(1, "red"), (7, "grey"), (0, "green")]  # joined by number, not by order
+        lines = "".join(
+            json.dumps({"idx": number, "prediction": text}) + "\n"
+            for number, text in texts_by_number
+        )
         (tmp_path / "in" / "teas_7.jsonl").write_text(lines)
 
         def records():
@@ -186,3 +197,31 @@ def test_metric_name_returned_twice_is_refused(judge, tmp_path, other):
     with pytest.raises(UserError, match="accuracy and clash.* both return 'accuracy'"):
         judge(accuracy, other)
     assert not list(tmp_path.rglob("decoded_7.json"))
+
+
+def decoded_folder(folder, lines):
+    (folder / DECODED).write_text(json.dumps({"7": "model.ckpt-7"}))
+    for task, records in lines.items():
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{task}_7.jsonl").write_text(text)
+
+
+def test_decoded_texts_are_joined_by_task_and_number(tmp_path):
+    records = [{"idx": n, "prediction": f"text {n}"} for n in (4, 2, 0, 1, 3)]
+    others = [{"idx": n, "prediction": f"other {n}"} for n in range(3)]
+    decoded_folder(tmp_path, {"teas": records, "coffees": others})
+    tasks = [("teas", [{NUMBER: 1}, {NUMBER: 3}]), ("coffees", [{}, {}])]
+    with read_from(str(tmp_path)) as decode:
+        found = list(decode(tasks, "model.ckpt-7"))
+        with pytest.raises(UserError, match="coffees_7.jsonl has no prediction with idx 3, which"):
+            list(decode([("coffees", [{}] * 4)], "model.ckpt-7"))
+    assert found == ["text 1", "text 3", "other 0", "other 1"]
+
+
+@pytest.mark.parametrize(
+    "record", [{"prediction": "x"}, {"idx": "0", "prediction": "x"}, {"idx": 0, "prediction": "x"}]
+)
+def test_decoded_texts_without_a_new_number_are_refused(tmp_path, record):
+    decoded_folder(tmp_path, {"teas": [{"idx": 0, "prediction": "x"}, record]})
+    with read_from(str(tmp_path)) as decode, pytest.raises(UserError, match="teas_7.jsonl"):
+        list(decode([("teas", [{}])], "model.ckpt-7"))

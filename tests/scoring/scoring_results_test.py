@@ -119,6 +119,12 @@ def test_resume_uses_kept_entry_only_if_made_from_same_inputs(tmp_path):
     assert not unfinished()
     assert unfinished(dtype="bfloat16")
     assert unfinished(step=41)
+    assert unfinished(model_settings_sha256="5f3c")
+    kept = tmp_path / "unfinished_40" / "task.json"
+    content = json.loads(kept.read_text())
+    del content["made_from"]["model_settings_sha256"]  # an earlier version began the evaluation
+    kept.write_text(json.dumps(content))
+    assert not unfinished(model_settings_sha256="5f3c")
     results.remove_unfinished()
     assert unfinished()
     assert not (tmp_path / "unfinished_40").exists()

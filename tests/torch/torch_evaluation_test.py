@@ -71,3 +71,46 @@ def test_evaluation_missing_from_specification_is_refused(world, trained):
     content = json.loads(spec.read_text())
     spec.write_text(json.dumps({**content, "rank": None, "infer": None}))
     assert "the specification has no evaluation" in message(world.torch(spec))
+
+
+def limited(checkpoint, output, *flags):
+    """Evaluates two decoded tasks on their first five examples."""
+    kept = [f for f in command(checkpoint, output) if "examples" not in f and "beam" not in f]
+    tasks = ["weather_which_word", "weather_own_choices"]
+    return [
+        *kept,
+        f"--gin_param=t0.evaluation.tasks = {tasks}",
+        "--gin_param=mesh_eval_dataset_fn.num_eval_examples = 5",
+        *flags,
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--gin_param=t0.evaluation.examples = 3"]], ids=["first", "sample"]
+)
+def test_first_examples_of_two_decoded_tasks_equal_mesh_tensorflow(world, trained, flags):
+    found = {}
+    for engine, run in (("mtf", world.mesh), ("torch", None)):
+        folder = world.folder / f"limited {engine} {len(flags)}"
+        given = limited(trained[engine], folder, *flags)
+        if run is None:
+            done = world.torch(*world.flags(trained[engine], 30, model=given))
+        else:
+            done = run(trained[engine], 30, model=given)
+        assert done.returncode == 0, done.stdout + done.stderr
+        tasks = json.loads((folder / "decoded_30.json").read_text())["tasks"]
+        found[engine] = tasks, *(path.read_text() for path in sorted(folder.glob("predictions/*")))
+    assert found["torch"] == found["mtf"]
+    examples = 3 if flags else 5
+    assert [entry["examples"] for entry in found["mtf"][0].values()] == [examples] * 2
+    texts = (folder / "decoding" / "weather_own_choices_30.jsonl").read_text().splitlines()
+    assert len(texts) == examples  # no more than needed
+
+
+def test_shuffled_examples_of_a_decoded_task_are_refused(world, trained):
+    shuffled = "--gin_param=mesh_eval_dataset_fn.shuffle_eval_examples = True"
+    given = limited(trained["torch"], world.folder / "shuffled", shuffled)
+    done = world.torch(*world.flags(trained["torch"], 30, model=given))
+    assert "shuffle_eval_examples is True, but --engine=torch" in done.stdout + done.stderr
+    assert done.returncode and "Traceback" not in done.stderr
+    assert not (world.folder / "shuffled").exists()
