@@ -212,7 +212,7 @@ class _Run:
         texts = _read_texts(task, evaluation)
         if _steps_of_ids(task):
             most = (evaluation.lengths or {}).get("targets", _MOST_MEASURED)
-            most = min(most, model.folder.positions or most)
+            most = min(most, model.folder.decoder.positions or most)
             records = (
                 _with_ids(record._replace(choice=number), *window)
                 for record in texts
@@ -267,6 +267,7 @@ class _Run:
         self, datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str
     ) -> Iterator[str]:
         self.model.restore(checkpoint)
+        self.model.check_decoding()
         lengths = self.evaluation.lengths
         most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
         for dataset in datasets:
@@ -370,6 +371,9 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 def _read_records(
     task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation
 ) -> Iterator[ChoiceRecord]:
+    joiner.model.restore(str(joiner.model.folder.path))  # checks the model before data is read
+    if evaluation.decode_answers:
+        joiner.model.check_decoding()
     if evaluation.cache_dirs:
         files, _ = opening.cache_files(task, evaluation.split)
         texts = cached_records(task.name, files, examples=evaluation.examples)
