@@ -216,7 +216,7 @@ class _Run:
         texts = _read_texts(task, evaluation)
         if _steps_of_ids(task):
             most = (evaluation.lengths or {}).get("targets", _MOST_MEASURED)
-            most = min(most, model.folder.positions or most)
+            most = min(most, model.folder.decoder.positions or most)
             records = (
                 _with_ids(record._replace(choice=number), *window)
                 for record in texts
@@ -279,6 +279,7 @@ class _Run:
 
     def _decode_tasks(self, tasks: Sequence[decoded.DecodedTask], checkpoint: str) -> Iterator[str]:
         self.model.restore(checkpoint)
+        self.model.check_decoding()
         lengths = self.evaluation.lengths
         most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
         for _, examples in tasks:
@@ -380,6 +381,9 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
 def _read_records(
     task: seqio.Task, joiner: TextJoiner, evaluation: WholeEvaluation, by_row: bool
 ) -> TaskRecords:
+    joiner.model.restore(str(joiner.model.folder.path))  # checks the model before data is read
+    if evaluation.decode_answers:
+        joiner.model.check_decoding()
     split = evaluation.split
     options = {"examples": evaluation.examples, "by_row": by_row}
     if evaluation.cache_dirs:

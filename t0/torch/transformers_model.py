@@ -1,7 +1,7 @@
 """Ranks choices, decodes and measures perplexity with models of Hugging Face's transformers.
 
     folder = PretrainedFolder("/models/bart")       # checks the files, and loads the tokenizer
-    folder.is_encoder_decoder, folder.positions     # True, 1024
+    folder.is_encoder_decoder, folder.decoder.positions     # True, 1024
     model = TransformersModel(folder, world, torch.float32, 16384)
     inputs, targets = model.encode("It rains. Wet?", "yes")
     model.restore("/models/bart")
@@ -26,6 +26,8 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, short_reason
 from t0.scoring.ranking import MAX_LOGITS
+from t0.torch import model_checks
 from t0.torch.tokenizer_check import check_within_limits
 from t0.torch.world import World
 
@@ -53,6 +56,14 @@ _SETTINGS = ("*config.json", "*.spm", "*vocab*", "*.codes", "added_tokens.json")
 # attn_implementation and experts_implementation, can also choose code, because they can name a
 # kernel of the hub. They are not in this list, because `load_model` sets them itself.
 _CHOOSING = ("quantization_config", "fusion_config", "transformers_weights")
+# Fields with which the other texts of a batch, or chance, change the score of a text: the test for
+# values that are independent of these, and the value to set. BigBird attends to all tokens from the
+# first short batch on, and NLLB-MoE drops the tokens that an expert has no place for.
+_DEPENDS_ON_BATCH: dict[str, tuple[Callable[[Any], bool], Any]] = {
+    "attention_type": (lambda value: value != "block_sparse", "original_full"),
+    "moe_eval_capacity_token_fraction": (lambda value: value >= 1, 1.0),
+    "second_expert_policy": (lambda value: value == "all", "all"),
+}
 # The ids that a model needs to generate texts. All other generation settings of the folder, such as
 # the number of beams, are ignored, because tasks are decoded greedily.
 _GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
@@ -95,9 +106,10 @@ class PretrainedFolder:
       config: the model's config, as transformers reads it.
       is_encoder_decoder: whether the model is an encoder-decoder; otherwise it is a decoder-only
         model.
-      positions: the context window of the encoder and the decoder, in tokens; None if unlimited.
-      embeddings: the number of token embeddings; None if the config does not have this number.
+      encoder, decoder: the context window and the number of token embeddings of each side; both
+        are equal in a decoder-only model.
       decoder_start: the first id that the decoder of an encoder-decoder reads.
+      padding: the id of padding, which attention masks hide.
       tokenizer: the model's tokenizer.
 
     Raises:
@@ -108,12 +120,11 @@ class PretrainedFolder:
         self.path = Path(path)
         _check_files(self.path)
         self.config = config = _read_config(self.path)
-        text_config = config.get_text_config(decoder=True)
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
-        self.positions: int | None = getattr(text_config, "max_position_embeddings", None)
-        self.embeddings: int | None = getattr(text_config, "vocab_size", None)
+        self.encoder, self.decoder = (_read_side(config, side) for side in ("encoder", "decoder"))
         self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
         if self.decoder_start is None:
+            text_config = config.get_text_config(decoder=True)
             self.decoder_start = getattr(text_config, "bos_token_id", None)
         self._tensors = weight_files.open_weights(self.path).tensors
         self._weights = sorted({tensor.path for tensor in self._tensors.values()})
@@ -122,6 +133,11 @@ class PretrainedFolder:
             self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
                 self.path, trust_remote_code=False, local_files_only=True
             )
+        self.padding = self.tokenizer.pad_token_id or 0
+        if self.padding >= min(
+            side.embeddings or math.inf for side in (self.encoder, self.decoder)
+        ):
+            self.padding = 0  # the tokenizer has an additional padding token without an embedding
 
     @property
     def fingerprint(self) -> str:
@@ -176,9 +192,11 @@ class PretrainedFolder:
             )
         _check_report(self.path, report)
         ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
+        if ids["eos_token_id"] is None:
+            ids["eos_token_id"] = self.tokenizer.eos_token_id
         model.generation_config = package.GenerationConfig(
-            # After its end, a row of a batch is filled with this id, which is never read.
-            pad_token_id=self.tokenizer.pad_token_id or 0,
+            # After its end, a row of a batch is filled with this id, which `decode` removes.
+            pad_token_id=self.padding,
             num_beams=1,
             do_sample=False,
             **ids,
@@ -208,6 +226,52 @@ class PretrainedFolder:
                 f"have {len(self._tensors):,} tensors with {stored:,} elements. Copy the "
                 "config.json that was saved with these weights"
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """The sizes of an encoder or a decoder.
+
+    Attributes:
+      positions: the context window in tokens; None if unlimited.
+      embeddings: the number of token embeddings; None if the config does not have this number.
+    """
+
+    positions: int | None
+    embeddings: int | None
+
+
+# The names of both sizes in configs, for each side. LED has a window for each side, FSMT a
+# vocabulary for each language, and Marian may have a vocabulary for its decoder.
+_SIZES = {
+    "encoder": (
+        ("max_encoder_position_embeddings", "max_position_embeddings"),
+        ("src_vocab_size", "vocab_size"),
+    ),
+    "decoder": (
+        ("max_decoder_position_embeddings", "max_position_embeddings"),
+        ("tgt_vocab_size", "decoder_vocab_size", "vocab_size"),
+    ),
+}
+# RoBERTa and its relatives number positions from the id of padding plus 1, so their context window
+# is smaller than the number of position embeddings.
+_NUMBERED_AFTER_PADDING = ("roberta", "camembert", "xmod", "data2vec-text")
+
+
+def _read_side(config: Any, side: str) -> Side:
+    """Returns the sizes of one side of a model. `config` may have a config for each side."""
+    text_config = getattr(config, side, None)
+    if not hasattr(text_config, "get_text_config"):
+        text_config = config
+    if text_config is not config or not config.is_encoder_decoder:
+        text_config = text_config.get_text_config(decoder=True)
+    positions, embeddings = (
+        next((size for name in names if (size := getattr(text_config, name, None))), None)
+        for names in _SIZES[side]
+    )
+    if positions and any(name in text_config.model_type for name in _NUMBERED_AFTER_PADDING):
+        positions -= text_config.pad_token_id + 1
+    return Side(positions, embeddings)
 
 
 def _hash(parts: Iterator[str]) -> str:
@@ -273,6 +337,13 @@ def _read_config(folder: Path) -> Any:
                 "that is loaded. Wanted plain weights in float32, float16 or bfloat16: save the "
                 "model without it"
             )
+    for name, (is_independent, remedy) in _DEPENDS_ON_BATCH.items():
+        if not is_independent(getattr(config, name, remedy)):
+            raise UserError(
+                f"{folder / 'config.json'} sets {name} to {getattr(config, name)!r:.60}, so the "
+                "score of a text would depend on the other texts of its batch, or on chance. "
+                f"Expected {remedy!r}: set it in config.json"
+            )
     if config.is_encoder_decoder:
         classes = package.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
     else:
@@ -304,9 +375,6 @@ def as_user_error(folder: Path, fault: str = "cannot be read as a model") -> Ite
         ) from error
 
 
-# The check of causality changes the last of `_PROBE_TOKENS` tokens. Then the logits of the first
-# token must not change. A change of at most `_PROBE_SHARE` standard deviations counts as rounding.
-_PROBE_TOKENS, _PROBE_SHARE = 4, 1e-3
 _Pair = tuple[list[int], list[int]]  # the ids that a model is given, and the ids that it scores
 _IGNORED = -100  # the label of positions that are not scored, as in transformers
 
@@ -386,6 +454,10 @@ _SEPARATE = Join(
 class TransformersModel:
     """A model of transformers, with the methods that `t0.scoring` needs.
 
+    Attributes:
+      folder, device, activations, join: as given.
+      model: the module of transformers; None before `restore`.
+
     Args:
       folder: the model's folder.
       world: the world of a single process, with the device that computes.
@@ -404,11 +476,11 @@ class TransformersModel:
         batch_tokens: int,
         join: Join = JOINS["lm-eval"],
     ) -> None:
-        self.folder, self._world, self._activations = folder, world, activations
+        self.folder, self.activations, self.device = folder, activations, world.device
         self.device_kind = world.device_kind
         self.join = _SEPARATE if folder.is_encoder_decoder else join
         self._batch_tokens = batch_tokens
-        self._model: Any = None
+        self.model: Any = None
 
     def encode(self, given: str, choice: str) -> _Pair:
         """Returns the ids of an input and the ids of a choice.
@@ -419,7 +491,8 @@ class TransformersModel:
         """
         with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
             context, scored = self.join.join(self.folder, given, choice)
-        self._check_ids((*context, *scored))
+        self._check_ids(context, self.folder.encoder)
+        self._check_ids(scored, self.folder.decoder)
         return context, scored
 
     def encode_windows(self, text: str, most: int) -> Iterator[_Pair]:
@@ -433,12 +506,12 @@ class TransformersModel:
         with as_user_error(self.folder.path, "its tokenizer cannot encode a text"):
             ids = tokenizer.encode(text, add_special_tokens=False)
         whole = [_first_id(tokenizer), *ids]
-        self._check_ids(whole)
+        self._check_ids(whole, self.folder.decoder)
         for start in range(0, len(ids), most):
             yield whole[start : start + 1], ids[start : start + most]
 
-    def _check_ids(self, ids: Sequence[int | None]) -> None:
-        path, rows = self.folder.path, self.folder.embeddings
+    def _check_ids(self, ids: Sequence[int | None], side: Side) -> None:
+        path, rows = self.folder.path, side.embeddings
         if None in ids:
             raise UserError(
                 f"{path}: the input is empty, and the tokenizer has neither a BOS nor an EOS token "
@@ -468,16 +541,22 @@ class TransformersModel:
           context: the number of tokens of the input.
           scored: the number of tokens of the choice.
         """
-        positions = self.folder.positions
-        separate = self.folder.is_encoder_decoder
-        read = max(context, scored) if separate else context + scored - 1
-        if not positions or read <= positions:
-            return ""
-        return (
-            f"{read:,} tokens, but the context window has {positions:,}. To truncate "
-            "long inputs, which the results record: "
-            f"--lengths=inputs={positions * 3 // 4},targets={positions // 4}"
+        read, written = (
+            side.positions or math.inf for side in (self.folder.encoder, self.folder.decoder)
         )
+        if self.folder.is_encoder_decoder:
+            used = ((context, read), (scored, written))
+        else:
+            used = ((context + scored - 1, written),)
+        for tokens, positions in used:
+            if tokens > positions:
+                inputs, targets = (min(most, 1 << 20) for most in (read, written))
+                return (
+                    f"{tokens:,} tokens, but the context window has {positions:,}. To truncate "
+                    "long inputs, which the results record: "
+                    f"--lengths=inputs={inputs * 3 // 4},targets={targets // 4}"
+                )
+        return ""
 
     def restore(self, checkpoint: str) -> int:
         """Loads the weights if they are not loaded yet; returns the number of tensors.
@@ -487,35 +566,28 @@ class TransformersModel:
             that the model does not have.
         """
         del checkpoint  # not needed, because `folder` is the checkpoint
-        if self._model is None:
-            self._model = self.folder.load_model(self._world.device, self._activations)
-            self._check_logits()
+        if self.model is None:
+            self.model = self.folder.load_model(self.device, self.activations)
+            with as_user_error(self.folder.path, "this model cannot be evaluated"):
+                model_checks.check_logits(self)
+                model_checks.check_padding(self)
         # Tied weights count once. `load_model` has checked that all tensors have been read.
-        return sum(1 for _ in self._model.parameters())
+        return sum(1 for _ in self.model.parameters())
 
-    @torch.inference_mode()
-    def _check_logits(self) -> None:
-        """Checks that logits are finite and, in a decoder-only model, depend on no later token.
+    def check_decoding(self) -> None:
+        """Checks that the model can decode texts in batches.
 
         Raises:
-          UserError: if the logits fail this check.
+          UserError: if it cannot.
         """
-        rows = torch.ones(2, _PROBE_TOKENS, dtype=torch.int64, device=self._world.device)
-        rows[1, -1] = 2
-        separate = self.folder.is_encoder_decoder
-        decoded = {"decoder_input_ids": rows} if separate else {}
-        first, other = self._model(input_ids=rows, **decoded).logits[:, 0].float()
-        if not first.isfinite().all():
-            raise UserError(
-                f"{self.folder.path}: its logits are not finite numbers. Are its weights damaged, "
-                f"or out of the range of {self._activations} (--activation_dtype)?"
-            )
-        if not separate and (first - other).abs().max() > _PROBE_SHARE * first.std():
-            raise UserError(
-                f"{self.folder.path} ({self.folder.config.model_type}) is no decoder: its first "
-                "token sees those after it, as in an encoder. Wanted a model that is trained to "
-                "continue texts, such as GPT-2 or Llama"
-            )
+        with as_user_error(self.folder.path, "this model cannot decode texts"):
+            model_checks.check_decoding(self)
+
+    @property
+    def end_ids(self) -> list[int]:
+        """The ids of the tokens that end a decoded text."""
+        ends = self.model.generation_config.eos_token_id
+        return [] if ends is None else np.atleast_1d(ends).tolist()
 
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns the log-likelihood of each choice, given its input, in nats, float32 [B, C].
@@ -525,24 +597,24 @@ class TransformersModel:
           targets: int [B, C, T], the C choices of each input, also as ids plus 1. The result is 0
             for a choice with only padding.
         """
-        return self._score(inputs, targets)[..., 0]
+        return self.score(inputs, targets)[..., 0]
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the sums of a batch; see `t0.scoring.perplexity.HeldOutModel`."""
-        nats, correct = self._score(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
+        nats, correct = self.score(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
         return np.array([-nats, 0.0, correct, np.count_nonzero(batch["targets"])])
 
     @torch.inference_mode()
-    def _score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns each choice's log-likelihood and number of correct tokens, [B, C, 2]."""
         scores = np.zeros((*targets.shape[:2], 2), np.float32)
         places = np.argwhere(targets.any(-1))  # (row, choice)
         separate = self.folder.is_encoder_decoder
-        encoded = self._encode_inputs(inputs) if separate else None
+        encoded = self.encode_inputs(inputs) if separate else None
         read = targets.shape[2] if separate else inputs.shape[1] + targets.shape[2]
         most = self._batch_tokens
-        if separate and self.folder.embeddings:
-            most = min(most, MAX_LOGITS[self.device_kind] // self.folder.embeddings)
+        if separate and self.folder.decoder.embeddings:
+            most = min(most, MAX_LOGITS[self.device_kind] // self.folder.decoder.embeddings)
         batch_size = max(1, most // read)
         for first in range(0, len(places), batch_size):
             batch = places[first : first + batch_size]
@@ -556,34 +628,44 @@ class TransformersModel:
                 )
         return scores
 
-    def _encode_inputs(self, inputs: np.ndarray) -> dict[str, torch.Tensor]:
-        """Returns the encoder's output [B, L, D] and its attention mask [B, L]."""
-        ids = torch.from_numpy(inputs.astype(np.int64)).to(self._world.device)
-        # Padding has the id 0, which the mask hides.
-        seen = {"input_ids": (ids - 1).clamp(min=0), "attention_mask": (ids > 0).long()}
-        memory = self._model.get_encoder()(**seen)[0]
-        return {"memory": memory, "attention_mask": seen["attention_mask"]}
+    def encode_inputs(self, inputs: np.ndarray) -> dict[str, torch.Tensor]:
+        """Returns ids and attention mask [B, L], and the encoder's output [B, L, D] as "memory"."""
+        ids = torch.from_numpy(inputs.astype(np.int64)).to(self.device)
+        seen = {"attention_mask": (ids > 0).long()}
+        seen["input_ids"] = (ids - 1).masked_fill(ids == 0, self.folder.padding)
+        return {**seen, "memory": self.model.get_encoder()(**seen)[0]}
 
     def _score_decoded(
         self, encoded: Mapping[str, torch.Tensor], targets: np.ndarray
     ) -> np.ndarray:
         """Returns the scores [N, 2] that an encoder-decoder gives to targets [N, T]."""
-        from transformers.modeling_outputs import BaseModelOutput
+        return _score_labels(*self.decoder_logits(encoded, targets))
 
-        labels = torch.from_numpy(targets.astype(np.int64)).to(self._world.device) - 1
+    def decoder_logits(
+        self, encoded: Mapping[str, torch.Tensor], targets: np.ndarray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the logits [N, T, V] of an encoder-decoder, and the labels [N, T].
+
+        The decoder's inputs are made from the labels as transformers makes them for training: by
+        the model's function for this purpose or, if it has none, in the model.
+        """
+        from transformers.modeling_outputs import MoEModelOutput
+
+        labels = torch.from_numpy(targets.astype(np.int64)).to(self.device) - 1
         labels = labels.masked_fill(labels < 0, _IGNORED)
-        logits = self._model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded["memory"]),
-            attention_mask=encoded["attention_mask"],
-            decoder_input_ids=self._model.prepare_decoder_input_ids_from_labels(labels=labels),
-            use_cache=False,
-        ).logits
-        return _score_labels(logits, labels)
+        shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        copied = labels.clone()  # FSMT changes it
+        given = {"decoder_input_ids": shift(labels=copied)} if shift else {"labels": copied}
+        inputs = dict(encoded)  # FSMT's decoder is causal only if it gets the ids of the inputs
+        # This class of outputs has the fields of all encoders.
+        inputs["encoder_outputs"] = MoEModelOutput(last_hidden_state=inputs.pop("memory"))
+        logits = self.model(**inputs, **given, use_cache=False).logits
+        return logits, labels
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Returns the scores [N, 2] that a decoder-only model gives to (given ids, scored ids)."""
         wholes = [np.concatenate(pair)[:-1] for pair in pairs]
-        ids, seen = _pad(wholes, "right")
+        ids, seen = _pad(wholes, "right", self.folder.padding)
         labels, _ = _pad(
             [np.concatenate([np.full(len(c) - 1, _IGNORED), x]) for c, x in pairs],
             "right",
@@ -592,11 +674,11 @@ class TransformersModel:
         width = ids.shape[1]
         # Logits are computed only for the first scored position and all positions after it.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
-        accepted = inspect.signature(self._model.forward).parameters
+        accepted = inspect.signature(self.model.forward).parameters
         some = {"logits_to_keep": keep} if "logits_to_keep" in accepted else {}
-        device = self._world.device
+        device = self.device
         batch = {"input_ids": ids.to(device), "attention_mask": seen.to(device)}
-        logits = self._model(**batch, use_cache=False, **some).logits[:, -keep:]
+        logits = self.model(**batch, use_cache=False, **some).logits[:, -keep:]
         return _score_labels(logits, labels[:, -keep:].to(device))
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
@@ -618,23 +700,35 @@ class TransformersModel:
         texts = [""] * len(inputs)
         for first in range(0, len(order), batch_size):
             numbers = order[first : first + batch_size]
-            ids = self._generate([_ids(inputs[number]) for number in numbers], most_tokens)
-            for number, row in zip(numbers, ids, strict=True):
+            rows = self._generate([_ids(inputs[number]) for number in numbers], most_tokens)
+            for number, row in zip(numbers, rows, strict=True):
                 texts[number] = self.folder.tokenizer.decode(row, skip_special_tokens=True).strip()
         yield from texts
 
+    def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> list[list[int]]:
+        """Returns the ids that the model generates for rows of ids, up to the end token."""
+        found, start = self.generate(rows, most_tokens)
+        return [
+            list(itertools.takewhile(lambda token: token not in self.end_ids, row))
+            for row in found.sequences[:, start:].tolist()
+        ]
+
     @torch.inference_mode()
-    def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> torch.Tensor:
-        """Returns the ids that the model generates for rows of ids."""
+    def generate(
+        self, rows: Sequence[np.ndarray], most_tokens: int, **options: bool
+    ) -> tuple[Any, int]:
+        """Returns the output of `generate`, and the number of ids before the generated ones."""
         separate = self.folder.is_encoder_decoder
         # A decoder-only model continues a row at its right end, so its padding is on the left.
-        ids, seen = _pad(rows, "right" if separate else "left")
-        generated = self._model.generate(
-            input_ids=ids.to(self._world.device),
-            attention_mask=seen.to(self._world.device),
+        ids, seen = _pad(rows, "right" if separate else "left", self.folder.padding)
+        found = self.model.generate(
+            input_ids=ids.to(self.device),
+            attention_mask=seen.to(self.device),
             max_new_tokens=most_tokens,
+            return_dict_in_generate=True,
+            **options,
         )
-        return generated if separate else generated[:, ids.shape[1] :]
+        return found, 1 if separate else ids.shape[1]  # the decoder's start token, or the input
 
 
 def _pad(

@@ -65,7 +65,7 @@ def test_encoder_decoder_log_likelihoods_equal_plain_forward_passes(saved, kind,
     targets = np.stack([padded([scored for _, scored in row], width) for row in pairs])
     targets[2, 1] = 0  # an input with two choices
     encoded = []
-    encoder = model._model.get_encoder()
+    encoder = model.model.get_encoder()
     encoder.register_forward_hook(lambda *seen: encoded.append(len(seen[2][0])))
     found = model.log_likelihoods(inputs, targets)
     assert sum(encoded) == len(INPUTS)
