@@ -46,6 +46,7 @@ from t0.checkpoints.formats import (
 )
 from t0.checkpoints.shape import combined, factored_axes
 from t0.errors import UserError
+from t0.files import paths
 from t0.files.paths import copy, is_remote
 from t0.files.publishing import to_disk
 
@@ -62,6 +63,7 @@ CHUNK_BYTES = 64 << 20
 GZIP_LEVEL = 0
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
+_LARGEST_INDEX = 2**32  # bytes; the index of a small model holds its weights
 # msgpack allocates a list before it reads the elements, so the length of lists is limited. The only
 # lists in an index are shapes.
 _LONGEST_LIST = 1024
@@ -99,7 +101,7 @@ def read_index(path: Path) -> dict[str, Any]:
     """
     try:
         tree = msgpack.unpackb(
-            path.read_bytes(),
+            paths.read_bytes(path, _LARGEST_INDEX),
             strict_map_key=False,
             ext_hook=_read_array,
             object_hook=_join_chunks,
@@ -454,7 +456,7 @@ class T5xSource(CheckpointSource):
 
 def _is_index(path: Path) -> bool:
     # A TensorFlow model directory has a text file of the same name.
-    with path.open("rb") as file:
+    with paths.opened(path) as file:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
 
 

@@ -308,7 +308,7 @@ def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
     # The library would map the file, and the mapped pages would count as used memory until the file
     # is closed.
     try:
-        with stored.path.open("rb") as file:
+        with binary(stored.path) as file:
             file.seek(stored.first)
             array = np.empty(stored.shape[::-1] if transposed else stored.shape, stored.dtype)
             if transposed:

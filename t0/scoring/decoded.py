@@ -44,7 +44,7 @@ from t0 import compat
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics
 from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
-from t0.files import paths
+from t0.files.any_path import read_lines
 from t0.files.untrusted import parsed_json
 from t0.progress import ProgressLine
 from t0.scoring.examples import Lengths
@@ -145,8 +145,8 @@ def read_from(folder: str) -> Iterator[Decode]:
     def texts(datasets: Sequence[mesh_dataset.EvalDataset], checkpoint: str) -> Iterator[str]:
         for dataset in datasets:
             path = os.path.join(folder, f"{dataset.name}_{steps[checkpoint]}.jsonl")  # noqa: PTH118
-            with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
-                for line in file:
+            with reading(path, ValueError, KeyError, TypeError):
+                for line in read_lines(path):
                     yield parsed_json(line)["prediction"]
 
     with (

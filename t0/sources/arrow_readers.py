@@ -22,12 +22,13 @@ import pyarrow.parquet
 from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import binary
-from t0.files.paths import is_remote
+from t0.files.paths import check_regular, is_remote
 from t0.files.untrusted import read_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
     """Opens a file from which ranges can be read. A local file is memory-mapped."""
+    check_regular(path)
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
@@ -68,6 +69,7 @@ class Parquet:
     def _open(self) -> pyarrow.parquet.ParquetFile:
         if is_remote(self.path):
             return pyarrow.parquet.ParquetFile(binary(self.path))
+        check_regular(self.path)
         return pyarrow.parquet.ParquetFile(self.path, memory_map=True)
 
 
