@@ -138,10 +138,13 @@ def select_steps(
     """
     present = sorted({*steps(model_dir), *also})
     if not present:
+        from t0.checkpoints.torch_shards import RECORD
+
         shards = paths.names_like(model_dir, "torch.ckpt-*")
-        if shards:
+        whole = (s for s in shards if paths.exists(f"{model_dir}/{s}/{RECORD}"))
+        if first := next(whole, None):
             raise UserError(
-                f"{model_dir} has checkpoints of the PyTorch engine only, such as {shards[0]}: add "
+                f"{model_dir} has checkpoints of the PyTorch engine only, such as {first}: add "
                 f"--engine=torch, or use --checkpoint={model_dir}"
             )
         raise UserError(

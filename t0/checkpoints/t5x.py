@@ -25,6 +25,7 @@ Mesh TensorFlow chooses the row factor by the sizes of the dimensions.
 """
 
 import dataclasses
+import math
 import re
 import tempfile
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ _MOST_LAYERS = 10_000
 # T5X splits arrays into chunks of at most 64 MiB.
 CHUNK_BYTES = 64 << 20
 GZIP_LEVEL = 0
+_SMALL_CHUNK = 2**24  # numbers of a chunk that are never too many for memory
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
 _LARGEST_INDEX = 2**32  # bytes; the index of a small model holds its weights
@@ -208,15 +210,19 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
     import tensorstore
 
     try:
+        paths.check_folder(folder)
         store = tensorstore.open(spec, open=True).result()
         dtype = store.dtype.numpy_dtype
+        chunk = math.prod(store.chunk_layout.read_chunk.shape or ())
+        if chunk > max(2 * math.prod(store.shape), _SMALL_CHUNK):
+            raise UserError(f"{folder} has chunks of {chunk:,} numbers for {list(store.shape)}")
         if expected.packed_bfloat16 and dtype == np.uint16:
             dtype = expected.dtype
         if store.shape != expected.shape or dtype != expected.dtype:
             claim = f"{expected.dtype} {list(expected.shape)}"
             raise UserError(f"{folder} has {dtype} {list(store.shape)}, the index says {claim}")
         return store.read().result().view(dtype)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0].split(" [source")[0]
         raise UserError(f"{folder} is truncated or damaged: {reason}. Copy it again") from error
 

@@ -121,7 +121,7 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
 
 def _locked_error(model_dir: str, busy: Callable[[str, str], str] | None) -> UserError:
     try:
-        owner = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
+        owner = parsed_json(paths.read_bytes(posixpath.join(model_dir, LOCK_FILE)))
         pid = int(owner["pid"])
         who = f"process {pid} on {owner['host']}, since {owner['since']}"
         end = f"end it (kill -TERM {pid}: it saves first)"
