@@ -71,8 +71,8 @@ class RecordRows(RowSource):
     def numbers(self) -> np.ndarray:
         """The numbers of the rows that have records, int64, ascending."""
         blocks = enumerate(_bit_blocks(self.mask, self.rows))
-        found = [np.flatnonzero(bits) + number * _BLOCK_ROWS for number, bits in blocks]
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        numbers = [np.flatnonzero(bits) + number * _BLOCK_ROWS for number, bits in blocks]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
 
 
 def pack_rows(kept: Sequence[int], start: int, stop: int) -> str:
@@ -129,10 +129,10 @@ def read(folder: str, split: str) -> RecordRows | None:
 def _check(folder: str, split: str, rows: RecordRows) -> None:
     """Raises a ValueError if the mask is damaged, or has more rows than the files have records."""
     most = _count_most(folder, split)
-    kept = 0
+    records = 0
     for bits in _bit_blocks(rows.mask, rows.rows):
-        kept += int(bits.sum())
-        if kept > most:
+        records += int(bits.sum())
+        if records > most:
             raise ValueError(
                 f"its mask has more rows than the split's files have records: {most:,}"
             )

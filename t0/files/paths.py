@@ -76,8 +76,8 @@ def converted(path: Path) -> Iterator[Any]:
 def _unending_systems() -> frozenset[int]:
     """Returns the devices of /proc and /sys, whose regular files may block or never end."""
     mounts = ("/proc", "/sys")
-    found = filter(os.path.isdir, mounts)
-    return frozenset(os.stat(name).st_dev for name in found)  # noqa: PTH116
+    mounts = filter(os.path.isdir, mounts)
+    return frozenset(os.stat(name).st_dev for name in mounts)  # noqa: PTH116
 
 
 def _check_kind(status: os.stat_result, path: Path) -> None:

@@ -268,7 +268,7 @@ def rows_between(
 
 
 def _rows_to_convert(batch: pa.RecordBatch) -> int:
-    """Returns how many rows to convert at once: fewer if each may have a large dictionary value."""
+    """Returns how many rows to convert together: fewer if values of a dictionary are large."""
     columns = (column for column in batch.columns if pa.types.is_dictionary(column.type))
     large = sum(column.dictionary.nbytes for column in columns)
     return max(1, min(ROWS_AT_ONCE, _BATCH_BYTES // max(1, large)))
