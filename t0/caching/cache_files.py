@@ -343,7 +343,7 @@ def _read_range(
         if shift:
             yield from itertools.islice(_read_frames(path, shift), first, end)
             continue
-        with open(path, "rb") as file:  # bytes are copied, which is faster than reading records
+        with paths.opened(path) as file:  # bytes are copied, which is faster than reading records
             at, after = 0, info["bytes"]
             if end - first < info["records"]:
                 at = tfrecord.end_of(file, 0, first)
@@ -376,7 +376,7 @@ def write_file(path: str, frames: Iterable[bytes]) -> dict[str, Any]:
     """
     with publishing.whole_file(path, durable=True) as temporary:
         copy_frames(temporary, frames)
-        with open(temporary, "rb") as file:
+        with paths.opened(temporary) as file:
             return entry_of(file)
 
 

@@ -120,7 +120,7 @@ def _read_counts(file: BinaryIO) -> dict[str, Any]:
 def read_info(path: str) -> dict[str, Any] | None:
     """Returns the counts of a part (see `PartWriter.finish`); None if it is not complete."""
     try:
-        with paths.local_copy(path) as local, open(local, "rb") as file:
+        with paths.local_copy(path) as local, paths.opened(local) as file:
             return _read_counts(file)
     except (OSError, ValueError, KeyError, TypeError, struct.error):
         return None
@@ -128,7 +128,7 @@ def read_info(path: str) -> dict[str, Any] | None:
 
 def read_records(path: str) -> Iterator[bytes]:
     """Yields the records of a local part."""
-    with open(path, "rb") as file:
+    with paths.opened(path) as file:
         count = _read_counts(file)["records"]
         file.seek(0)
         yield from itertools.islice(tfrecord.unframed(file), count)

@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.caching.cache_files import COPIED_BYTES, PROVENANCE, read_provenance
+from t0.caching.cache_files import PROVENANCE, read_provenance
 from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
@@ -442,8 +442,4 @@ def _identify_file(path: str) -> tuple[str, int, int]:
 
 @functools.cache
 def _file_digest(path: str, *_: int) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(COPIED_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    return paths.sha256(path)

@@ -15,17 +15,25 @@ kept row.
 import base64
 import dataclasses
 import functools
+import glob
+import itertools
+import math
+import os
 import posixpath
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 
 from t0.config.specification import Range, read_file
+from t0.files import paths
 
 # The name of the mask in the counts of a part.
 MASK = "row_mask"
+_BLOCK_ROWS = 2**23
+_LEAST_RECORD = 16  # bytes of the frame of an empty record
+_MOST_COMPRESSED = 8  # the highest ratio to expect of a disk that compresses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +70,9 @@ class RecordRows(RowSource):
     @functools.cached_property
     def numbers(self) -> np.ndarray:
         """The numbers of the rows that have records, int64, ascending."""
-        return np.flatnonzero(_decode(self.mask, self.rows))
+        blocks = enumerate(_bit_blocks(self.mask, self.rows))
+        numbers = [np.flatnonzero(bits) + number * _BLOCK_ROWS for number, bits in blocks]
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
 
 
 def pack_rows(kept: Sequence[int], start: int, stop: int) -> str:
@@ -76,15 +86,21 @@ def _encode(mask: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(np.packbits(mask).tobytes(), 9)).decode()
 
 
-def _decode(text: str, rows: int) -> np.ndarray:
-    size = -(-rows // 8)
-    try:
-        bits = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
-    except zlib.error as error:
-        raise ValueError(f"its mask is not compressed: {error}") from error
-    if len(bits) != size:
-        raise ValueError(f"its mask has {len(bits):,} bytes, expected {size:,}")
-    return np.unpackbits(np.frombuffer(bits, np.uint8), count=rows).astype(bool)
+def _bit_blocks(text: str, rows: int) -> Iterator[np.ndarray]:
+    """Yields a mask in blocks, because a few kilobytes can claim billions of rows."""
+    packed, unpacker = base64.b64decode(text, validate=True), zlib.decompressobj()
+    for start in range(0, rows, _BLOCK_ROWS):
+        count = min(_BLOCK_ROWS, rows - start)
+        try:
+            bits = unpacker.decompress(packed, -(-count // 8))
+        except zlib.error as error:
+            raise ValueError(f"its mask is not compressed: {error}") from error
+        packed = unpacker.unconsumed_tail
+        if len(bits) != -(-count // 8):
+            raise ValueError(f"its mask ends within row {start + 8 * len(bits):,} of {rows:,}")
+        yield np.unpackbits(np.frombuffer(bits, np.uint8), count=count).view(bool)
+    if unpacker.decompress(packed, 1):
+        raise ValueError(f"its mask has more than {rows:,} rows")
 
 
 def content_of(source: RowSource, infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -94,8 +110,8 @@ def content_of(source: RowSource, infos: Sequence[Mapping[str, Any]]) -> dict[st
       source: the dataset and the prompt.
       infos: the counts of the split's parts, in the order of the rows.
     """
-    masks = [_decode(info[MASK], info["stop"] - info["start"]) for info in infos]
-    mask = np.concatenate([np.zeros(0, bool), *masks])
+    masks = (_bit_blocks(info[MASK], info["stop"] - info["start"]) for info in infos)
+    mask = np.concatenate([np.zeros(0, bool), *itertools.chain.from_iterable(masks)])
     return {**dataclasses.asdict(source), "rows": len(mask), "mask": _encode(mask)}
 
 
@@ -107,4 +123,31 @@ def read(folder: str, split: str) -> RecordRows | None:
     """
     path = posixpath.join(folder, f"rows.{split}.json")
     fix = "Cache the task again, or copy the file again"
-    return read_file(path, RecordRows, fix, check=lambda rows: rows.numbers)
+    return read_file(path, RecordRows, fix, check=functools.partial(_check, folder, split))
+
+
+def _check(folder: str, split: str, rows: RecordRows) -> None:
+    """Raises a ValueError if the mask is damaged, or has more rows than the files have records."""
+    most = _count_most(folder, split)
+    records = 0
+    for bits in _bit_blocks(rows.mask, rows.rows):
+        records += int(bits.sum())
+        if records > most:
+            raise ValueError(
+                f"its mask has more rows than the split's files have records: {most:,}"
+            )
+
+
+def _count_most(folder: str, split: str) -> float:
+    """Returns how many records the files of a split can have at most, by their space on disk.
+
+    The size alone does not tell it, because a sparse file of a few kilobytes can have any size.
+    """
+    if paths.is_remote(folder):
+        return math.inf
+    total = 0
+    for name in paths.names_like(folder, f"{glob.escape(split)}.tfrecord-*"):
+        status = os.stat(posixpath.join(folder, name))  # noqa: PTH116
+        # Disks compress blocks, and some store a small file without a block.
+        total += min(status.st_size, _MOST_COMPRESSED * 512 * status.st_blocks + 2**16)
+    return total // _LEAST_RECORD

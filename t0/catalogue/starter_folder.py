@@ -31,6 +31,7 @@ from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.config import starter_settings
 from t0.errors import UserError
 from t0.files import checked_name, publishing
+from t0.files.any_path import binary
 from t0.files.untrusted import parsed_json
 from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
 
@@ -323,7 +324,7 @@ def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]
         for template in read_template_file(posixpath.join(data, "templates.yaml")).templates
     ]
     counts, cut = [], 0
-    with open(posixpath.join(data, "train.jsonl"), encoding="utf-8") as file:
+    with binary(posixpath.join(data, "train.jsonl")) as file:
         for line, _ in zip(file, range(_ROWS_MEASURED), strict=False):
             row = parsed_json(line)
             examples = [task.compiled.example(row, 0) for task in tasks]

@@ -32,9 +32,11 @@ from t0.config.specification import AdapterSpec, Positive, read_plain
 from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path
+from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json, read_json
 
 WEIGHTS = "adapter_model.safetensors"
+_LARGEST = 2**34  # bytes of an adapter's weights
 _PREFIX, _RECORD, _BASE = "base_model.model.", "t0", "base_model_name_or_path"
 # Names in gin -> (name in PEFT, the projections that are adapted by default).
 METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
@@ -352,7 +354,7 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
     if "://" not in base:
         base = str(Path(base).absolute())
     _open_weights(source)
-    weights, text = (source / WEIGHTS).read_bytes(), json.dumps({**config, _BASE: base})
+    weights, text = read_bytes(source / WEIGHTS, _LARGEST), json.dumps({**config, _BASE: base})
     key = checksum(np.frombuffer(text.encode() + weights, np.uint8))
     target = Path(folder) / f"adapter-{key}"
     if not (target / CONFIG).is_file():

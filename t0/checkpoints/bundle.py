@@ -40,6 +40,7 @@ from t0.checkpoints.formats import nbytes_of, pieces, read_into
 from t0.checkpoints.shape import shown
 from t0.errors import UserError
 from t0.files.any_path import any_path, binary
+from t0.files.paths import read_bytes
 from t0.files.protobuf_wire import read_varint, varint
 from t0.files.tfrecord import masked, masked_crc
 
@@ -143,8 +144,7 @@ class BundleReader(contextlib.AbstractContextManager):
         self._prefix = str(prefix)
         index = any_path(f"{self._prefix}.index")
         try:
-            with binary(index) as file:
-                shards, self.entries = read_index(file.read())
+            shards, self.entries = read_index(read_bytes(index))
         except OSError as error:
             raise UserError(
                 f"checkpoint {self._prefix} cannot be read ({error.strerror}: {index}). Expected "
@@ -185,7 +185,7 @@ class BundleReader(contextlib.AbstractContextManager):
         array = np.empty(shape, self.dtype(name))
         path = self._paths[entry.shard_id]
         if entry.shard_id not in self._files:
-            self._files[entry.shard_id] = path.open("rb")
+            self._files[entry.shard_id] = binary(path)
         file = self._files[entry.shard_id]
         file.seek(entry.offset)
         crc = 0

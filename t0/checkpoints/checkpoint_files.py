@@ -217,9 +217,8 @@ def select_steps(
         PyTorch engine that the caller does not read.
     """
     also = [*also]
-    shards = torch_shards.steps(
-        Path(model_dir)
-    )  # none in a bucket, which that engine does not write
+    # None in a bucket, which that engine does not write.
+    shards = torch_shards.steps(Path(model_dir))
     present = sorted({*steps(model_dir), *also})
     if not present:
         if shards:

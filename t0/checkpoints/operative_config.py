@@ -61,7 +61,7 @@ def read_operative(path: Path) -> dict[str, Any]:
     If a name is bound several times, the last binding counts. The keys are names without scope and
     module: "SelfAttention.num_heads".
     """
-    with path.open("rb") as file:
+    with paths.opened(path) as file:
         data = file.read(_LONGEST_BYTES + 1)
     if len(data) > _LONGEST_BYTES:
         raise UserError(f"{path} is too large for an operative config")

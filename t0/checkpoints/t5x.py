@@ -25,6 +25,7 @@ Mesh TensorFlow chooses the row factor by the sizes of the dimensions.
 """
 
 import dataclasses
+import math
 import re
 import tempfile
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ from t0.checkpoints.formats import (
 )
 from t0.checkpoints.shape import combined, factored_axes
 from t0.errors import UserError
+from t0.files import paths
 from t0.files.paths import copy, is_remote
 from t0.files.publishing import to_disk
 
@@ -60,8 +62,10 @@ _MOST_LAYERS = 10_000
 # T5X splits arrays into chunks of at most 64 MiB.
 CHUNK_BYTES = 64 << 20
 GZIP_LEVEL = 0
+_SMALL_CHUNK = 2**24  # numbers of a chunk that are never too many for memory
 _ARRAY, _SCALAR = 1, 3
 _CHUNKED = "__msgpack_chunked_array__"
+_LARGEST_INDEX = 2**32  # bytes; the index of a small model holds its weights
 # msgpack allocates a list before it reads the elements, so the length of lists is limited. The only
 # lists in an index are shapes.
 _LONGEST_LIST = 1024
@@ -99,7 +103,7 @@ def read_index(path: Path) -> dict[str, Any]:
     """
     try:
         tree = msgpack.unpackb(
-            path.read_bytes(),
+            paths.read_bytes(path, _LARGEST_INDEX),
             strict_map_key=False,
             ext_hook=_read_array,
             object_hook=_join_chunks,
@@ -206,15 +210,19 @@ def read_zarr(folder: Path, expected: ZarrArray) -> np.ndarray:
     import tensorstore
 
     try:
+        paths.check_folder(folder)
         store = tensorstore.open(spec, open=True).result()
         dtype = store.dtype.numpy_dtype
+        chunk = math.prod(store.chunk_layout.read_chunk.shape or ())
+        if chunk > max(2 * math.prod(store.shape), _SMALL_CHUNK):
+            raise UserError(f"{folder} has chunks of {chunk:,} numbers for {list(store.shape)}")
         if expected.packed_bfloat16 and dtype == np.uint16:
             dtype = expected.dtype
         if store.shape != expected.shape or dtype != expected.dtype:
             claim = f"{expected.dtype} {list(expected.shape)}"
             raise UserError(f"{folder} has {dtype} {list(store.shape)}, the index says {claim}")
         return store.read().result().view(dtype)
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0].split(" [source")[0]
         raise UserError(f"{folder} is truncated or damaged: {reason}. Copy it again") from error
 
@@ -454,7 +462,7 @@ class T5xSource(CheckpointSource):
 
 def _is_index(path: Path) -> bool:
     # A TensorFlow model directory has a text file of the same name.
-    with path.open("rb") as file:
+    with paths.opened(path) as file:
         return not file.read(32).startswith((b"model_checkpoint_path", b"all_model_checkpoint"))
 
 

@@ -29,6 +29,7 @@ from t0.checkpoints.formats import CheckpointFacts, write_json
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError
 from t0.files.any_path import any_path
+from t0.files.paths import read_bytes
 from t0.files.untrusted import read_json
 
 FILE = "spiece.model"
@@ -76,7 +77,7 @@ def model_bytes(path: Path) -> bytes:
       UserError: if SentencePiece cannot represent that tokenizer.
     """
     if path.suffix != ".json":
-        return path.read_bytes()
+        return read_bytes(path)
     return _read(path).SerializeToString(deterministic=True)
 
 
@@ -179,7 +180,7 @@ def caution(path: Path) -> str:
     A crafted model file can make SentencePiece before 0.2.1 write outside its memory
     (CVE-2026-1260). Later versions need protobuf 5, but TensorFlow 2.15 needs protobuf 4.
     """
-    if hashlib.sha256(path.read_bytes()).hexdigest() == T5_SHA256:
+    if hashlib.sha256(read_bytes(path)).hexdigest() == T5_SHA256:
         return ""
     return (
         f"vocabulary: {path}, which is not T5's. A crafted file can make SentencePiece 0.2.0 run "
@@ -293,7 +294,7 @@ def _read(path: Path) -> Any:
         return _convert_json(path)
     model = sentencepiece_model_pb2.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(read_bytes(path))
     except (OSError, DecodeError) as error:
         raise UserError(f"{path} is not a SentencePiece model: {error}") from error
     # Arbitrary bytes may parse as a message with unknown fields and without pieces.

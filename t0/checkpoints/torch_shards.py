@@ -34,6 +34,7 @@ from t0.checkpoints.formats import (
 )
 from t0.config.specification import Count, read_plain
 from t0.errors import UserError, reading
+from t0.files.paths import read_bytes, sha256
 from t0.files.untrusted import checked_name, parsed_json
 
 RECORD = "resume.json"
@@ -41,7 +42,6 @@ _CHECKSUM = "checksum"  # the record's field with the SHA-256 of all other field
 _SCHEMAS = (1, 2)  # records of schema 2 have checksums
 _TYPES = {"step": Count, "files": Mapping[str, Count], "sha256": Mapping[str, str]}
 _ADVICE = "To resume from an older checkpoint, remove {}"
-_HASHED_BYTES = 2**20
 PLACES = "DCP_SHARDING_INFO"  # the header's field with the first row of each tensor
 _NAME = re.compile(r"torch\.ckpt-([0-9]{1,10})")
 
@@ -151,7 +151,7 @@ def read_record(folder: Path, check: Callable[[dict[str, Any]], object] = bool) 
     """
     path = folder / RECORD
     with reading(path):
-        content = path.read_bytes()
+        content = read_bytes(path)
     try:
         record = parsed_json(content)
         if not isinstance(record, dict) or record.get("schema") not in _SCHEMAS:
@@ -204,11 +204,7 @@ def file_checksum(path: Path) -> str:
 
 @functools.cache
 def _hash_file(path: Path, *_: int) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_HASHED_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    return sha256(path)
 
 
 def _checksum_of(record: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ import dataclasses
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -308,7 +309,7 @@ def _read_tensor(stored: StoredTensor, *, transposed: bool) -> np.ndarray:
     # The library would map the file, and the mapped pages would count as used memory until the file
     # is closed.
     try:
-        with stored.path.open("rb") as file:
+        with binary(stored.path) as file:
             file.seek(stored.first)
             array = np.empty(stored.shape[::-1] if transposed else stored.shape, stored.dtype)
             if transposed:
@@ -371,8 +372,9 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     """Returns key -> (path, tensor) for all tensors of a file, detached from gradients."""
     try:
         # A file written before PyTorch 1.6 is not a zip archive and cannot be memory-mapped.
-        with path.open("rb") as file:
-            mapped = file.read(2) == b"PK"
+        with binary(path) as file:
+            if mapped := file.read(2) == b"PK":
+                _check_archive(file)
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # noqa: BLE001 (whatever the loader finds wrong with the file)
         raise UserError(
@@ -384,7 +386,20 @@ def _read_pickle(torch: Any, path: Path) -> dict[str, tuple[Path, Any]]:
     ):
         keys = listed([*map(shown, state)]) if isinstance(state, dict) else f"a {type(state)}"
         raise UserError(f"{path} has more than tensors: save only model.state_dict(), not {keys}")
+    for key, tensor in state.items():
+        # A tensor of any size can repeat the few bytes of its storage.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise UserError(
+                f"{path}: {shown(key)} {list(tensor.shape)} has fewer bytes: copy it again"
+            )
     return {key: (path, tensor.detach()) for key, tensor in state.items()}
+
+
+def _check_archive(file: BinaryIO) -> None:
+    """Raises a ValueError if a file of PyTorch is compressed, which `torch.save` never does."""
+    with zipfile.ZipFile(file) as archive:
+        if any(each.file_size != each.compress_size for each in archive.infolist()):
+            raise ValueError("it is compressed")
 
 
 def _import_safe_torch(folder: Path) -> Any:

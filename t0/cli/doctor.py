@@ -160,7 +160,7 @@ def _examine_vocabulary(wrong: list[Problem]) -> dict[str, Any]:
         if "://" not in path:
             # Imported here, because this command must also work if packages are missing.
             sentence_pieces = importlib.import_module("t0.catalogue.sentence_pieces")
-            pieces = len(sentence_pieces.checked_model(path, Path(path).read_bytes()).pieces)
+            pieces = len(sentence_pieces.checked_model(path, paths.read_bytes(path)).pieces)
     except (OSError, UserError) as error:
         reason = getattr(error, "strerror", None)
         fault = f"the vocabulary {path} cannot be read ({reason})" if reason else str(error)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from t0.config.saved_config import FILE, OURS
 from t0.errors import UserError
+from t0.files.paths import read_bytes
 
 
 def _folder(package: str, *inside: str) -> str:
@@ -165,7 +166,7 @@ def slice_of_header(gin_files: Sequence[str], location_prefixes: Sequence[str]) 
     folders = ["", *search_path(location_prefixes)]
     for name in gin_files:
         path = _find_local_file(name, folders)
-        text = path.read_text(encoding="utf-8", errors="replace") if path else ""
+        text = read_bytes(path).decode("utf-8", "replace") if path else ""
         if re.search(r"^[^#]*tpu_topology", text, re.MULTILINE):
             return None
         suggested = re.search(r"^#.*--gin_file=(mesh/v\d+-\d+\.gin)", text, re.MULTILINE)

@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.config.specification import Tokens, read_plain
 from t0.errors import UserError, reading
+from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json
 
 FILE = "starter.json"
@@ -73,7 +74,7 @@ def find_starter_folder(path: str | Path) -> StarterSettings | None:
 def _read(folder: Path) -> StarterSettings:
     path = folder / FILE
     with reading(path):
-        content = path.read_bytes()
+        content = read_bytes(path)
     try:
         fields = {**parsed_json(content), "folder": str(folder)}
         return read_plain(fields, StarterSettings, FILE)

@@ -42,6 +42,7 @@ from t0.feeding.reading import find_facts
 from t0.feeding.training_data import Batch, TrainingData, open_training_data
 from t0.files import paths, tf_examples, tfrecord, write_whole
 from t0.files.object_facts import Facts
+from t0.files.publishing import remove_leftovers
 
 STREAM = "stream.json"
 # Takes the number of a window, and yields the rows of that window and of all later ones.
@@ -201,6 +202,7 @@ def write(
     Raises:
       UserError: if the folder has the stream of another run, or if a file cannot be written.
     """
+    remove_leftovers([folder])  # of writers that were killed
     _claim(folder, recorded)
     manifests.load_windows(folder, recorded, data)
     planned = plan_files(recorded, first, last)

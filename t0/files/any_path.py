@@ -28,6 +28,7 @@ from typing import IO, Any, BinaryIO
 from t0.files import paths
 
 _BUFFER_BYTES = 1 << 20
+LARGEST_LINE = 2**26  # bytes of a line of a file that is read line by line
 
 
 class RemotePath(PurePosixPath):
@@ -175,8 +176,7 @@ def binary(path: "str | os.PathLike[str]") -> BinaryIO:
     Raises:
       OSError: if the file cannot be opened, or is a pipe or a device.
     """
-    paths.check_regular(path)
-    return any_path(path).open("rb")
+    return any_path(path).open("rb") if paths.is_remote(path) else paths.open_local(path)
 
 
 @contextlib.contextmanager
@@ -193,6 +193,30 @@ def unpacked(path: "str | os.PathLike[str]") -> Iterator[IO[bytes]]:
         # GzipFile's own buffer has only 8 kB, so Python would have to refill it every few lines.
         with io.BufferedReader(gzip.GzipFile(fileobj=file), _BUFFER_BYTES) as content:
             yield content
+
+
+def read_lines(path: "str | os.PathLike[str]") -> Iterator[bytes]:
+    """Yields the lines of a file with their ends.
+
+    Raises:
+      OSError: if the file cannot be read, or has a line of more than `LARGEST_LINE` bytes.
+    """
+    with binary(path) as file:
+        yield from limited_lines(file, path)
+
+
+def limited_lines(file: IO[bytes], path: "str | os.PathLike[str]") -> Iterator[bytes]:
+    """Yields the lines of an open file; see `read_lines`."""
+    number = 1
+    while line := file.readline(LARGEST_LINE + 1):
+        if len(line) > LARGEST_LINE:
+            raise OSError(
+                errno.EFBIG,
+                f"line {number:,} has more than {LARGEST_LINE:,} bytes",
+                os.fspath(path),
+            )
+        yield line
+        number += 1
 
 
 def is_readable(folder: "str | os.PathLike[str]") -> bool:

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import google_crc32c
 
+from t0.files import paths
+
 SCHEME = "gs://"
 TOKEN_VARIABLE = "GOOGLE_AUTH_TOKEN_FOR_TESTING"
 FILE_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -73,9 +75,13 @@ def below(folder: "str | os.PathLike[str]") -> dict[str, Facts]:
 
 
 def of_file(path: "str | os.PathLike[str]") -> Facts:
-    """Returns the size and checksum of a local file."""
+    """Returns the size and checksum of a local file.
+
+    Raises:
+      OSError: if the file cannot be read.
+    """
     checksum = google_crc32c.Checksum()
-    with open(path, "rb") as file:
+    with paths.opened(path) as file:
         size = sum(map(len, checksum.consume(file, _BLOCK_BYTES)))
     return Facts(size, base64.b64encode(checksum.digest()).decode())
 

@@ -19,18 +19,22 @@ object's checksum or a bucket's region, so `object_facts` requests them.
 import contextlib
 import errno
 import fnmatch
+import functools
+import hashlib
 import os
 import posixpath
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from t0.errors import UNREACHABLE, classify_remote, describe_remote, short_reason
 
 Path = str | os.PathLike[str]
 _BUCKETS = "gs://"
+LARGEST_WHOLE = 2**28  # bytes of a file that is read as a whole, such as a manifest or a vocabulary
+_HASHED_BYTES = 2**20
 _REMOVALS = 8  # attempts to remove a remote path
 
 
@@ -68,33 +72,86 @@ def converted(path: Path) -> Iterator[Any]:
         raise OSError(number, why, os.fspath(path)) from error
 
 
-def check_regular(path: Path) -> None:
-    """Checks that a local path is not a pipe or a device, which may produce bytes without end.
+@functools.cache
+def _unending_systems() -> frozenset[int]:
+    """Returns the devices of /proc and /sys, whose regular files may block or never end."""
+    mounts = ("/proc", "/sys")
+    mounts = filter(os.path.isdir, mounts)
+    return frozenset(os.stat(name).st_dev for name in mounts)  # noqa: PTH116
 
-    A folder from an untrusted source can contain pipes and devices, or links to them. Paths in /dev
-    and /proc, such as /dev/stdin, are allowed, because the user has named them directly.
+
+def _check_kind(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode) or status.st_dev in _unending_systems():
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", os.fspath(path))
+
+
+def check_regular(path: Path) -> None:
+    """Checks that a local path is a regular file or a folder, or a link to one.
+
+    Call it before a library opens a file of others by its name. A folder from an untrusted source
+    can contain pipes, sockets and devices, or links to them and to /proc, which block or produce
+    bytes without end.
 
     Raises:
-      OSError: if the path is a pipe or a device, or does not exist.
+      OSError: if the path is of another kind, or does not exist.
     """
-    if is_remote(path):
-        return
-    kind = stat.S_IFMT(os.stat(path).st_mode)  # noqa: PTH116
-    named = os.path.abspath(path).startswith(("/dev/", "/proc/"))  # noqa: PTH100
-    if kind not in (stat.S_IFREG, stat.S_IFDIR) and not named:
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", os.fspath(path))
+    if not is_remote(path):
+        status = os.stat(path)  # noqa: PTH116
+        if not stat.S_ISDIR(status.st_mode):
+            _check_kind(status, path)
+
+
+def check_folder(folder: Path) -> None:
+    """Calls `check_regular` for each name in a local folder that a library will read as a whole.
+
+    Raises:
+      OSError: if a name is a pipe or a device.
+    """
+    for name in () if is_remote(folder) else list_names(folder):
+        with contextlib.suppress(FileNotFoundError):  # a link to a file that does not exist
+            check_regular(os.path.join(folder, name))  # noqa: PTH118
+
+
+def _open_descriptor(path: str, flags: int) -> int:
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _check_kind(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_local(path: Path) -> BinaryIO:
+    """Opens a local file for reading. All files of others are opened here.
+
+    Raises:
+      OSError: if the file cannot be opened, or is not a regular file.
+    """
+    try:
+        return open(path, "rb", opener=_open_descriptor)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            check_regular(path)
+        raise
 
 
 @contextlib.contextmanager
 def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
-    """Opens a file for a `with` block; text is UTF-8.
+    """Opens a binary file, or a text file in UTF-8 for writing, for a `with` block.
 
     Raises:
-      OSError: if the file cannot be opened or, inside the block, reading or writing fails.
+      OSError: if the file cannot be opened or, inside the block, reading or writing fails. A file
+        to be read must be a regular file.
     """
+    if mode == "rb" and not is_remote(path):
+        with open_local(path) as file:
+            yield file
+        return
     if not is_remote(path):
-        if mode.startswith("r"):
-            check_regular(path)
         with open(path, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
         return
@@ -102,14 +159,38 @@ def opened(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:
         yield file
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int = LARGEST_WHOLE) -> bytes:
     """Returns the bytes of a file.
+
+    Args:
+      path: the file.
+      most: the largest size in bytes. A sparse file of a few kilobytes can have any size.
+
+    Raises:
+      OSError: if the file cannot be read, or is larger.
+    """
+    with opened(path) as file:
+        size = file.size() if is_remote(path) else os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(
+                errno.EFBIG,
+                f"it has {size:,} bytes; the limit for this kind of file is {most:,}",
+                os.fspath(path),
+            )
+        return file.read(size)
+
+
+def sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file, in hexadecimal digits.
 
     Raises:
       OSError: if the file cannot be read.
     """
+    digest = hashlib.sha256()
     with opened(path) as file:
-        return file.read()
+        while block := file.read(_HASHED_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_text(path: Path) -> str:
@@ -314,6 +395,7 @@ def copy(source: Path, target: Path) -> None:
     Raises:
       OSError: if the file cannot be copied.
     """
+    check_regular(source)
     if not is_remote(source) and not is_remote(target):
         shutil.copyfile(source, target)
         return

@@ -19,7 +19,7 @@ import google_crc32c
 _HEADER = struct.Struct("<QI")
 _CHECKSUM = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
-_TOO_LARGE = 2**31  # protocol buffers are smaller than this
+_TOO_LARGE = 2**28  # several times the largest row, which has 64 MiB
 _BLOCK_BYTES = 2**20
 _CRC = google_crc32c.value
 

@@ -35,7 +35,7 @@ import numpy as np
 from t0.caching.row_numbers import ExampleRows
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
-from t0.files.any_path import any_path, unpacked
+from t0.files.any_path import any_path, limited_lines, unpacked
 from t0.sources.readers import parsed_line, read_document, rows_of_document, without_bad_rows
 
 _T = TypeVar("_T")
@@ -170,7 +170,8 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     blank = 0
     with contextlib.ExitStack() as stack:
         with reading(path):
-            lines = enumerate(stack.enter_context(unpacked(any_path(path))), start=1)
+            file = stack.enter_context(unpacked(any_path(path)))
+            lines = enumerate(limited_lines(file, path), start=1)
         while True:
             with reading(path):
                 number, line = next(lines, (0, b""))

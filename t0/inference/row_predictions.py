@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, reading, say
+from t0.files.any_path import binary, read_lines
 from t0.files.table_files import check_rows, write_table
 from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.predictions import BatchPredictions, PredictionFile
@@ -242,7 +243,7 @@ class RowTask:
         """Returns the facts about the rows and the prompt that determine the predictions."""
         digest = hashlib.sha256()
         for path in files_of(split_file(self.rows.path)):
-            with reading(path), path.open("rb") as file:
+            with reading(path), binary(path) as file:
                 while block := file.read(2**20):
                     digest.update(block)
         prompt = json.dumps(dataclasses.asdict(self.prompt.template) | {"where": ""})
@@ -380,8 +381,7 @@ def write_predictions(task: RowTask, lines: str, output: str, *, all_choices: bo
 
 
 def _read_lines(path: str) -> Iterator[dict[str, Any]]:
-    with open(path, encoding="utf-8") as file:
-        yield from map(json.loads, file)
+    yield from map(json.loads, read_lines(path))
 
 
 def _is_label(value: Any) -> bool:

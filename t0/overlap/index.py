@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.files import paths
 from t0.overlap.evaluation_rows import RowBatch
 from t0.overlap.training_texts import Job, text_batches
 from t0.overlap.words import Words, split_words
@@ -173,6 +174,7 @@ class Index:
     def __init__(self, folder: str, criteria: OverlapCriteria) -> None:
         self.settings = criteria
         hashes, anchors, lengths = (Path(folder, f"{name}.npy") for name in FILES)
+        paths.check_folder(folder)
         self.lengths: list[int] = np.load(lengths).tolist()
         # Processes share the memory into which the file is mapped.
         self.hashes = np.load(hashes, mmap_mode="r")

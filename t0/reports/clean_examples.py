@@ -20,15 +20,14 @@ if it numbers the examples in another way (`numbered_by`), or if an evaluated ex
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from t0.errors import UserError
-from t0.files import path_inside
+from t0.errors import UserError, reading
+from t0.files import path_inside, paths
 from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
@@ -118,7 +117,8 @@ def read_overlap(path: Path) -> Overlap:
     rows_record = field(content, "rows", "an object", path)
     name = field(rows_record, "file", "a text", f"{path}: rows")
     rows_path = any_path(path_inside(str(path.parent), name))
-    checksum = hashlib.sha256(read_text(rows_path).encode()).hexdigest()
+    with reading(rows_path):
+        checksum = paths.sha256(rows_path)
     if checksum != rows_record.get("sha256"):
         raise UserError(
             f"{rows_path} does not match its checksum in {path}. Run `t0 overlap` again"

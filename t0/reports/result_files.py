@@ -26,8 +26,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from t0.errors import UserError, printable
-from t0.files import untrusted
-from t0.files.any_path import any_path
+from t0.files import paths, untrusted
+from t0.files.any_path import any_path, read_lines
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
@@ -100,7 +100,7 @@ def read_text(path: Path) -> str:
       UserError: if the file cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return paths.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}.") from error
 
@@ -111,28 +111,38 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
       UserError: if the file cannot be read, or a line is not a JSON object.
     """
+    for number, line in number_lines(path):
+        where = f"{path}, line {number}"
+        yield where, json_object(line, where)
+
+
+def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a file that are not blank, numbered from 1.
+
+    Raises:
+      UserError: if the file cannot be read, or has a line of more than 64 MiB.
+    """
     try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    where = f"{path}, line {number}"
-                    yield where, json_object(line, where)
-    except (OSError, UnicodeDecodeError) as error:
+        for number, line in enumerate(read_lines(path), start=1):
+            if line.strip():
+                yield number, line
+    except OSError as error:
         raise UserError(f"cannot read {path}: {error}.") from error
 
 
-def parsed_json(text: str) -> Any:
+def parsed_json(text: str | bytes) -> Any:
     """Parses a JSON text and makes all texts in it printable.
 
     Raises:
-      ValueError: if the text is not valid JSON, or is nested too deep.
+      ValueError: if the text is not valid JSON in UTF-8, or is nested too deep.
     """
+    text = text.decode("utf-8") if isinstance(text, bytes) else text
     value = untrusted.parsed_json(text)
     plain = text.isascii() and "\\" not in text and "\x7f" not in text
     return value if plain else _make_printable(value)
 
 
-def json_object(text: str, where: object) -> dict[str, Any]:
+def json_object(text: str | bytes, where: object) -> dict[str, Any]:
     """Parses a JSON text that must be an object.
 
     Raises:

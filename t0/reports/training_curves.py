@@ -25,7 +25,7 @@ import numpy as np
 from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.reports.plots import Panel, name_lines, run_colour, step_axis, tooltip_id
-from t0.reports.result_files import distinct_names, finite, is_integer, parsed_json, read_text
+from t0.reports.result_files import distinct_names, finite, is_integer, number_lines, parsed_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -154,14 +154,11 @@ def _read_run(path: Path, label: str) -> TrainingCurves:
 
 def _read_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the step and the fields of each complete line."""
-    lines = read_text(path).split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in number_lines(path):
         try:
             record = parsed_json(line)
         except ValueError as error:
-            if number == len(lines):  # the run may still be writing the last line
+            if not line.endswith(b"\n"):  # the run may still be writing the last line
                 continue
             raise UserError(f"{path}, line {number}: not valid JSON ({error}).") from error
         step = record.get("step") if isinstance(record, dict) else None

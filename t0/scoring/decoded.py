@@ -47,7 +47,7 @@ from t0.caching.row_numbers import EXAMPLE, ROW
 from t0.compat import mesh_dataset, mesh_utils, seqio, t5_metrics, tfds
 from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
-from t0.files import paths
+from t0.files.any_path import read_lines
 from t0.files.untrusted import parsed_json
 from t0.progress import ProgressLine
 from t0.scoring.examples import Lengths
@@ -179,8 +179,8 @@ def read_from(folder: str) -> Iterator[Decode]:
 def _read_predictions(path: str) -> dict[int, str]:
     """Returns the number of an example -> its text, from a file of `t0.inference`."""
     predictions: dict[int, str] = {}
-    with reading(path, ValueError, KeyError, TypeError), paths.opened(path) as file:
-        for line in file:
+    with reading(path, ValueError, KeyError, TypeError):
+        for line in read_lines(path):
             record = parsed_json(line)
             number, text = record["idx"], record["prediction"]
             if type(number) is not int or not isinstance(text, str) or number in predictions:

@@ -23,7 +23,8 @@ import numpy as np
 
 from t0.errors import UserError
 from t0.files import path_inside
-from t0.files.any_path import any_path
+from t0.files.any_path import any_path, read_lines
+from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json
 from t0.scoring import results
 from t0.scoring.rank_metrics import NORMALISERS, AnswerCounts, RankClassification, RankMetrics
@@ -90,7 +91,7 @@ def _find(folders: Sequence[Path]) -> list[_ShardScores]:
 
 def _read(path: Path) -> _ShardScores:
     try:
-        content = parsed_json(path.read_text(encoding="utf-8"))
+        content = parsed_json(read_bytes(path))
         if (content["schema"], content["kind"]) != (results.SHARD_SCHEMA, results.SHARD_KIND):
             raise UserError(f"{path} is not a shard's file as this version writes it")
         run, tasks = content["run"], content["tasks"]
@@ -208,7 +209,7 @@ def _join_lines(shards: Sequence[_ShardScores], task: str) -> Iterator[dict[str,
 def _merge_lines(paths: Iterable[Path]) -> Iterator[Iterator[dict[str, Any]]]:
     """Yields an iterator over the lines of several files, merged by row."""
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(path.open(encoding="utf-8", newline="\n")) for path in paths]
+        files = [stack.enter_context(contextlib.closing(read_lines(path))) for path in paths]
         streams = [map(parsed_json, file) for file in files]
         yield heapq.merge(*streams, key=lambda line: line["idx"])
 

@@ -12,22 +12,25 @@ bytes remain bytes, and a template that uses such a value raises an error (`t0.p
 """
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
-from t0.files.any_path import binary
-from t0.files.paths import is_remote
+from t0.files.any_path import LARGEST_LINE, binary
+from t0.files.paths import check_regular, is_remote
+from t0.files.protobuf_wire import read_varint
 from t0.files.untrusted import read_json
 
 
 def _open_file(path: Path) -> pa.NativeFile:
     """Opens a file from which ranges can be read. A local file is memory-mapped."""
+    check_regular(path)
     return pa.PythonFile(binary(path)) if is_remote(path) else pa.memory_map(str(path))
 
 
@@ -57,18 +60,81 @@ class Parquet:
             while group < len(sizes) and first + sizes[group] <= start:
                 first += sizes[group]
                 group += 1
-            batches = file.iter_batches(
-                ROWS_AT_ONCE, row_groups=list(range(group, len(sizes))), use_threads=False
-            )
             remaining = None if stop is None else stop - first
-            yield from rows_between(
-                self.path, guarded(self.path, batches), start - first, remaining
-            )
+            batches = guarded(self.path, self._batches(file, range(group, len(sizes))))
+            yield from rows_between(self.path, batches, start - first, remaining)
+
+    def _batches(
+        self, file: pyarrow.parquet.ParquetFile, groups: Iterable[int]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the batches of row groups: of 512 rows, or of fewer if the rows are large."""
+        at_once = {group: self._rows_at_once(file.metadata.row_group(group)) for group in groups}
+        for rows, equal in itertools.groupby(at_once, key=at_once.__getitem__):
+            yield from file.iter_batches(rows, row_groups=list(equal), use_threads=False)
+
+    def _rows_at_once(self, group: pyarrow.parquet.RowGroupMetaData) -> int:
+        """Returns how many rows of a group fit into `_BATCH_BYTES`.
+
+        A file of a few kilobytes can hold gigabytes: repeated bytes are compressed, and a value of
+        the dictionary is stored once, but read for each row.
+
+        Raises:
+          ValueError: if the rows are larger than `LARGEST_LINE`, the limit of all formats, or if
+            half a gigabyte of texts repeats a few bytes.
+        """
+        columns = [group.column(index) for index in range(group.num_columns)]
+        widths = [_WIDTHS.get(column.physical_type, 0) for column in columns]
+        total = sum(
+            max(column.total_uncompressed_size, column.num_values * width)
+            for column, width in zip(columns, widths, strict=True)
+        )
+        for column in columns:
+            size, stored = column.total_uncompressed_size, column.total_compressed_size
+            is_text = column.physical_type not in _WIDTHS
+            if is_text and size > max(_BATCH_BYTES, _LARGEST_RATIO * stored):
+                raise ValueError(
+                    f"its column {column.path_in_schema!r:.80} has {size:,} bytes, compressed to "
+                    f"{stored:,}: no texts are so alike"
+                )
+        row = total // max(1, group.num_rows)
+        if row > LARGEST_LINE:
+            raise ValueError(f"a row has about {row:,} bytes; the limit is {LARGEST_LINE:,}")
+        wide = [column for column in columns if column.has_dictionary_page]
+        wide = [column for column in wide if column.total_uncompressed_size > _SMALL_DICTIONARY]
+        if wide:
+            with binary(self.path) as file:
+                row += sum(_read_dictionary_size(file, column) for column in wide)
+        return max(1, min(ROWS_AT_ONCE, _BATCH_BYTES // max(1, row)))
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
         if is_remote(self.path):
             return pyarrow.parquet.ParquetFile(binary(self.path))
+        check_regular(self.path)
         return pyarrow.parquet.ParquetFile(self.path, memory_map=True)
+
+
+# Physical type -> bytes of a value in memory. In the file, equal values are stored once.
+_WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BOOLEAN": 1}
+_BATCH_BYTES = 2**29
+# Writers end a dictionary at 1 MiB. A dictionary of texts is less than 16 times as large as its
+# compressed form.
+_SMALL_DICTIONARY, _MOST_COMPRESSED = 2**21, 16
+_LARGEST_RATIO = 500  # texts are rarely compressed to a hundredth
+_LONGEST_HEADER = 40
+
+
+def _read_dictionary_size(file: BinaryIO, column: pyarrow.parquet.ColumnChunkMetaData) -> int:
+    """Returns the bytes of a column's dictionary, if it is large or compressed suspiciously well.
+
+    The header of its page begins with three integers: the type, the size and the compressed size.
+    """
+    file.seek(column.dictionary_page_offset)
+    header, at, values = file.read(_LONGEST_HEADER), 0, []
+    for _ in range(3):
+        value, at = read_varint(header, at + 1)
+        values.append(value >> 1)
+    _, size, compressed = values
+    return size if size > min(_SMALL_DICTIONARY, _MOST_COMPRESSED * compressed) else 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,13 +257,21 @@ def rows_between(
     for batch in batches:
         begin = max(start - first, 0)
         end = batch.num_rows if stop is None else min(batch.num_rows, stop - first)
-        for offset in range(begin, end, ROWS_AT_ONCE):
+        at_once = _rows_to_convert(batch)
+        for offset in range(begin, end, at_once):
             with reading(where, *_FAULTS):
-                rows = _rows(batch.slice(offset, min(ROWS_AT_ONCE, end - offset)))
+                rows = _rows(batch.slice(offset, min(at_once, end - offset)))
             yield from rows
         first += batch.num_rows
         if stop is not None and first >= stop:
             return
+
+
+def _rows_to_convert(batch: pa.RecordBatch) -> int:
+    """Returns how many rows to convert together: fewer if values of a dictionary are large."""
+    columns = (column for column in batch.columns if pa.types.is_dictionary(column.type))
+    large = sum(column.dictionary.nbytes for column in columns)
+    return max(1, min(ROWS_AT_ONCE, _BATCH_BYTES // max(1, large)))
 
 
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:

@@ -27,8 +27,9 @@ from tqdm import tqdm
 from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import unpacked
+from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json
-from t0.sources.readers import check_unicode, holds_texts, without_bad_rows
+from t0.sources.readers import LARGEST_DOCUMENT, check_unicode, holds_texts, without_bad_rows
 
 # SeqIO's name of a split -> the file that lists the tasks of the split. The list dev_tasks.txt only
 # exists if the user adds it.
@@ -134,7 +135,10 @@ def read_json(folder: Path, name: str) -> dict[str, Any]:
         raise UserError(f"{folder / 'tasks'}: there is no {name}.json and no {name}.json.gz.")
     try:
         with reading(path), unpacked(path) as file:
-            content = parsed_json(file.read())
+            text = file.read(LARGEST_DOCUMENT + 1)
+        if len(text) > LARGEST_DOCUMENT:
+            raise ValueError(f"it has more than {LARGEST_DOCUMENT:,} bytes")
+        content = parsed_json(text)
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}). Copy it again.") from error
     if not isinstance(content, dict):
@@ -247,7 +251,7 @@ def _choose_instances(
 
 def _names(path: Path) -> list[str]:
     with reading(path, UnicodeError):
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_bytes(path).decode("utf-8-sig").splitlines()
     return [checked_name(line.strip(), "task", path) for line in lines if line.strip()]
 
 

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 
 from t0.errors import UserError, reading
-from t0.files.any_path import unpacked
+from t0.files.any_path import LARGEST_LINE, unpacked
 from t0.files.untrusted import find_lone_surrogate, parsed_json
 from t0.sources.schema import Features
 
@@ -45,7 +45,6 @@ FORMATS = {
     ".parquet": "parquet",
     ".arrow": "arrow",
 }
-LARGEST_LINE = 64 * 2**20
 LARGEST_DOCUMENT = 512 * 2**20
 SKIP_VARIABLE = "T0_SKIP_BAD_ROWS"
 # Files are UTF-8, so half of a surrogate pair can only be written as an escape, such as \ud83d.

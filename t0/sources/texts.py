@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from t0.errors import UserError, reading
-from t0.files.any_path import unpacked
+from t0.files.any_path import LARGEST_LINE, limited_lines, unpacked
 from t0.sources.readers import (
     checked_row,
     parsed_line,
@@ -240,10 +240,10 @@ def _lines(piece: Piece) -> Iterator[tuple[int, bytes]]:
             if start:
                 # Skip the line that started in the previous piece.
                 file.seek(start - 1)
-                start += len(file.readline()) - 1
+                start += len(file.readline(LARGEST_LINE + 1)) - 1
         while stop is None or start < stop:
             with reading(path):
-                line = file.readline()
+                line = next(limited_lines(file, path), b"")
             if not line:
                 return
             yield start, line.removeprefix(b"\xef\xbb\xbf") if start == 0 else line

@@ -25,6 +25,7 @@ from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
+from t0.files import paths
 from t0.torch import memory
 from t0.training.stepping import ActivationType
 
@@ -139,7 +140,7 @@ def _read_specification(words: Sequence[str], world: Any) -> str:
     """Returns a specification's text, which is read from a file or made from flags by process 0."""
     if _is_file(words):
         with reading(words[0]):
-            return Path(words[0]).read_text(encoding="utf-8")
+            return paths.read_text(words[0])
     return world.broadcast_text(lambda: _make_specification(words))
 
 

@@ -125,6 +125,7 @@ class Checkpoints:
         own = sorted({*self._own, step})
         try:
             if self._world.first:
+                publishing.remove_leftovers([self._model_dir])
                 for path in Path(self._model_dir).glob(f"{_SAVING}*"):
                     shutil.rmtree(path)
                 staging.mkdir(parents=True)
@@ -180,6 +181,9 @@ class Checkpoints:
             ) from error
         own = record.pop("own")
         self._own = [s for s in steps(self._model_dir) if s in own]
+        if self._world.first:
+            for old in set(own) - set(self._own):  # removed, or left by a run killed while removing
+                _remove(folder_of(self._model_dir, old))
         return record
 
     def write_model_info(self) -> None:
@@ -248,18 +252,17 @@ def _publish(staging: Path, target: Path) -> None:
     for path in staging.iterdir():
         publishing.to_disk(str(path))
     publishing.to_disk(str(staging))
-    if target.exists():
-        shutil.rmtree(target)
+    _remove(target)
     staging.rename(target)
     publishing.to_disk(str(target.parent))
 
 
 def _remove(folder: Path) -> None:
-    # The record is removed first. A folder without a record is not a checkpoint, even if the
-    # removal of the other files is interrupted.
+    # If the removal is interrupted, the folder is no checkpoint. The next save removes the rest.
+    removed = folder.with_name(f"{_SAVING}{folder.name}")
     with contextlib.suppress(FileNotFoundError):
-        (folder / RECORD).unlink()
-        shutil.rmtree(folder)
+        folder.rename(removed)
+        shutil.rmtree(removed)
 
 
 def export_to_mesh(checkpoint: Path, folder: str, *, dtype: str = "float32") -> str:

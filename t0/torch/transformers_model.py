@@ -38,7 +38,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
-from t0.errors import UserError, install_command, short_reason
+from t0.errors import UserError, install_command, reading, short_reason
+from t0.files.paths import check_folder, sha256
 from t0.scoring.ranking import MAX_LOGITS
 from t0.torch import model_checks
 from t0.torch.tokenizer_check import check_within_limits
@@ -118,6 +119,8 @@ class PretrainedFolder:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
+        with reading(path):
+            check_folder(path)
         _check_files(self.path)
         self.config = config = _read_config(self.path)
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
@@ -157,7 +160,7 @@ class PretrainedFolder:
         files = [self.path / name for name in _BESIDE if (self.path / name).is_file()]
         return {
             "vocabulary": str(files[0]),
-            "vocabulary_sha256": _hash(hashlib.sha256(p.read_bytes()).hexdigest() for p in files),
+            "vocabulary_sha256": _hash(map(sha256, files)),
             "vocabulary_size": len(self.tokenizer),
         }
 

@@ -49,6 +49,7 @@ from t0.config.specification import Count, NotNegative, read_file
 from t0.errors import UserError, printable, refuse_unanswered
 from t0.feeding import manifest
 from t0.files import paths, write_whole
+from t0.files.any_path import read_lines
 from t0.files.untrusted import parsed_json
 from t0.prompts.model_prompts import FILE as PROMPTS_FILE
 from t0.prompts.model_prompts import VOCABULARY_FILE
@@ -120,7 +121,7 @@ def lock(model_dir: str, busy: Callable[[str, str], str] | None = None) -> Itera
 
 def _locked_error(model_dir: str, busy: Callable[[str, str], str] | None) -> UserError:
     try:
-        owner = parsed_json((Path(model_dir) / LOCK_FILE).read_bytes())
+        owner = parsed_json(paths.read_bytes(posixpath.join(model_dir, LOCK_FILE)))
         pid = int(owner["pid"])
         who = f"process {pid} on {owner['host']}, since {owner['since']}"
         end = f"end it (kill -TERM {pid}: it saves first)"
@@ -312,18 +313,17 @@ def choose_best_checkpoint(path: str) -> str:
 
 def _recorded_best(model_dir: str) -> tuple[str, int] | None:
     """Returns the metric and the step of the best evaluation that `metrics.jsonl` records."""
+    best = None
     try:
-        text = paths.read_text(posixpath.join(model_dir, "metrics.jsonl"))
-    except (OSError, ValueError) as error:  # `path` is no model directory of a training run
+        for line in read_lines(posixpath.join(model_dir, "metrics.jsonl")):
+            with contextlib.suppress(ValueError, AttributeError):
+                record = parsed_json(line) if b"best_by" in line else {}
+                metric, step = record.get("best_by"), record.get("best_step")
+                if isinstance(metric, str) and type(step) is int:
+                    best = metric, step
+    except OSError as error:  # `path` is no model directory of a training run
         refuse_unanswered(error)
-        return None
-    for line in reversed(text.splitlines()):
-        with contextlib.suppress(ValueError, AttributeError):
-            record = parsed_json(line)
-            metric, step = record.get("best_by"), record.get("best_step")
-            if isinstance(metric, str) and type(step) is int:
-                return metric, step
-    return None
+    return best
 
 
 def write_model_info(

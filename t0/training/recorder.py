@@ -54,7 +54,7 @@ from absl import logging
 
 from t0.errors import reading, say
 from t0.files import paths, publishing, write_whole
-from t0.files.any_path import any_path
+from t0.files.any_path import any_path, read_lines
 from t0.files.protobuf_wire import double_field, field, float_field
 from t0.files.tfrecord import framed
 from t0.files.untrusted import parsed_json
@@ -304,7 +304,7 @@ def _forget_after(path: str, step: int) -> None:
     if not any_path(path).exists():
         return
     with reading(path):
-        lines = paths.read_bytes(path).decode("utf-8", "replace").splitlines()
+        lines = [line.decode("utf-8", "replace").rstrip("\r\n") for line in read_lines(path)]
     retained = [text for text in lines if _step_of(text) <= step]
     if len(retained) < len(lines):
         write_whole(path, (text + "\n" for text in retained))

@@ -34,6 +34,7 @@ import dataclasses
 import io
 import json
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ import numpy as np
 from t0.config.specification import Count, NotNegative, read_plain
 from t0.errors import UserError
 from t0.files import paths
-from t0.files.any_path import any_path
+from t0.files.any_path import any_path, binary
 from t0.files.untrusted import parsed_json
 
 _ENDING = ".resume.npz"
@@ -232,12 +233,15 @@ def open_arrays(
         return
     try:
         # A local file stays on disk, so each process reads only the arrays that it uses.
-        where = io.BytesIO(paths.read_bytes(path)) if paths.is_remote(path) else path
-        content = np.load(where)
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise ValueError("it is not an archive of arrays")
-        with content:
-            yield content
+        whole = paths.is_remote(path)
+        source = io.BytesIO(paths.read_bytes(path, sys.maxsize)) if whole else binary(path)
+        with source as file, zipfile.ZipFile(file) as archive:
+            # `np.savez` does not compress. A compressed array of a few kilobytes could fill memory.
+            if any(each.file_size != each.compress_size for each in archive.infolist()):
+                raise ValueError("it is compressed")
+            file.seek(0)
+            with np.load(file) as content:
+                yield content
     except (*_DAMAGED, *faults) as error:
         reason = str(error).strip().splitlines() or [""]
         reason_text = f"{type(error).__name__}: {reason[0]:.120}"

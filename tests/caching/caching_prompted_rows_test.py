@@ -1,10 +1,14 @@
 """The engine for prompted tasks: the same records as the one for any task, and as stock SeqIO."""
 
+import base64
 import json
 import subprocess
 import sys
+import tracemalloc
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
 import seqio
@@ -319,3 +323,27 @@ def test_prompted_caching_records_the_row_of_each_record(
     assert "rows.train.json" in fault
     described.unlink()
     assert record_rows.read(str(folder), "train") is None
+
+
+def test_rows_of_a_mask_of_billions_of_rows_are_refused_without_unpacking_them(tmp_path):
+    rows = 2**32 - 8
+    packer = zlib.compressobj(9)
+    packed = b"".join(packer.compress(b"\xff" * 2**20) for _ in range(rows // 8 // 2**20 + 1))
+    mask = base64.b64encode(packed + packer.flush()).decode()
+    source = {"dataset": "d", "subset": None, "split": "train", "prompt": "p", "choices": False}
+    (tmp_path / "rows.train.json").write_text(json.dumps({**source, "rows": rows, "mask": mask}))
+    with open(tmp_path / "train.tfrecord-00000-of-00001", "wb") as file:
+        file.truncate(2**40)  # a sparse file, which has no bytes on the disk
+    tracemalloc.start()
+    with pytest.raises(UserError, match="its mask has more rows than the split's files have"):
+        record_rows.read(str(tmp_path), "train")
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+
+
+def test_rows_of_a_mask_in_several_blocks_are_read(monkeypatch):
+    monkeypatch.setattr(record_rows, "_BLOCK_ROWS", 16)
+    kept = [0, 7, 15, 16, 31, 38]
+    mask = record_rows.pack_rows(kept, 0, 39)
+    rows = record_rows.RecordRows("d", None, "train", "p", False, rows=39, mask=mask)
+    assert rows.numbers.tolist() == kept and rows.numbers.dtype == np.int64

@@ -14,7 +14,7 @@ from t0.feeding.batch_stream import stream_dataset
 from t0.feeding.live import elements
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
-from t0.files import paths, write_whole
+from t0.files import paths, publishing, write_whole
 from tests.feeding import tiny_caches
 
 ROWS, BEGAN, LAST = 4, 10, 33
@@ -94,6 +94,9 @@ def test_stream_writing_continues_after_the_last_complete_file(spec, tmp_path):
     writing.close()
     with pytest.raises(UserError, match="the stream .* is not finished"):
         batch_stream.open_stream(str(tmp_path / "s"))
+    # Files that killed writers left. The process IDs are above the largest of any system.
+    name = f"batches-00000001-00000002.tfrecord.0123.incomplete-{publishing._host()}-{2**30}-1"
+    (tmp_path / "s" / name).write_bytes(b"half")
     lines = write(spec, tmp_path / "s")
     assert "1 of them written before" in lines[0]
     assert files(tmp_path / "s") == files(tmp_path / "whole")

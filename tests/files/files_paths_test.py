@@ -1,6 +1,7 @@
 """Paths of both kinds do the same, and fail the same."""
 
 import os
+import socket
 
 import pytest
 
@@ -127,5 +128,41 @@ def test_paths_pipe_or_device_is_refused(tmp_path):
             paths.read_bytes(tmp_path / name)
         with pytest.raises(OSError, match="a pipe or a device, not a file"):
             any_path.binary(tmp_path / name)
-    assert paths.read_bytes("/dev/null") == b""
-    assert paths.read_text("/proc/self/comm")
+    for name in ("/dev/zero", "/proc/self/comm"):  # data can name these files, too
+        with pytest.raises(OSError, match="a pipe or a device, not a file"):
+            paths.read_bytes(name)
+
+
+def test_paths_folder_with_a_pipe_or_a_socket_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to("config.json")
+    (tmp_path / "subfolder").mkdir()
+    (tmp_path / "broken").symlink_to("nowhere")
+    paths.check_folder(tmp_path)
+    assert paths.read_text(tmp_path / "link.json") == "{}"
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(os.path.relpath(tmp_path / "socket"))  # an absolute path may be too long
+    listening.close()
+    for check, path in ((paths.check_folder, tmp_path), (paths.read_bytes, tmp_path / "socket")):
+        with pytest.raises(OSError, match="a pipe or a device, not a file"):
+            check(path)
+    with pytest.raises(IsADirectoryError):
+        paths.read_bytes(tmp_path)
+
+
+def test_paths_sparse_file_is_not_read_whole(tmp_path):
+    with open(tmp_path / "results.json", "wb") as file:  # noqa: PTH123
+        file.truncate(2**40)
+    with pytest.raises(OSError, match="it has 1,099,511,627,776 bytes; the limit"):
+        paths.read_bytes(tmp_path / "results.json")
+    with pytest.raises(OSError, match="line 1 has more than 67,108,864 bytes"):
+        next(any_path.read_lines(tmp_path / "results.json"))
+
+
+def test_paths_lines_longer_than_the_limit_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(any_path, "LARGEST_LINE", 5)
+    (tmp_path / "x").write_bytes(b"1234\n\n12345\n")
+    lines = any_path.read_lines(tmp_path / "x")
+    assert [next(lines), next(lines)] == [b"1234\n", b"\n"]
+    with pytest.raises(OSError, match="line 3 has more than 5 bytes"):
+        next(lines)

@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 from t0.reports import report, write_report
-from tests.reports.made_up_evaluations import Evaluation, random_lines
+from tests.reports.made_up_evaluations import Decoded, Evaluation, random_lines, write_metrics
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 
@@ -210,3 +210,68 @@ def test_examples_download_has_what_the_page_shows(html, tmp_path):
     assert len(compared) == 50
     assert {"A prediction", "B prediction", "A score 1", "choice 2"} <= set(compared[0])
     assert all(scroll <= client for scroll, client in seen["widths"])
+
+
+# Each text would run a script if the page wrote it as HTML, as an attribute, as a link, or as JSON.
+ATTACKS = (
+    EVIL,
+    '" autofocus tabindex=1 onfocus="document.body.dataset.evil=2" x="',
+    "' onmouseover='document.body.dataset.evil=3' x='",
+    "javascript:document.body.dataset.evil=4",
+    "]]></style></title></svg><svg onload=document.body.dataset.evil=5>",
+    "<!--<script>\u2028 $\\frac{1}{$ ${document.body.dataset.evil=6} {{7*7}}",
+)
+
+
+@pytest.mark.slow
+def test_report_page_shows_hostile_texts_of_all_fields_as_texts(tmp_path, monkeypatch):
+    numbers = iter(range(10**6))
+
+    def attack(text=""):
+        return f"{next(numbers)} {text} {ATTACKS[next(numbers) % len(ATTACKS)]}"
+
+    words, facts = [], ("split", "dtype", "engine", "vocabulary", "normalisation", "git", "command")
+    for model in ("first", "second"):
+        run = dict.fromkeys(facts, ATTACKS[0]) | {"model_dir": attack("model"), "note": attack()}
+        made = Evaluation(tmp_path / model / "eval", **run)
+        for task, attacked in zip("abcdef", ATTACKS, strict=True):
+            lines = random_lines(40, [2], seed=3, inputs=attacked)
+            for line in lines:
+                line["document"] = f"{line['idx'] // 2} {attacked}"
+                for choice in line["choices"]:
+                    choice["text"] += attacked
+            made.add(task, attacked, f"prompt {attacked}", lines, group="held-out")
+            made.tasks[task]["metrics"][attacked] = 12.0
+        words.append(f"{attack('label').replace('=', '-')}={made.write().parent}")
+        decoded = Decoded(tmp_path / model / "eval", **run)
+        line = {"inputs": attack(), "prediction": attack(), "targets": [attack()]}
+        decoded.add("decoded", {"em": 30.0, attack(): 5.0}, [line], signatures={"em": attack()})
+        decoded.write()
+        curves = write_metrics(tmp_path / f"metrics {model} <img src=x>" / "metrics.jsonl")
+        record = {"step": 3, attack(): 2.0, f"eval/{ATTACKS[4]}": 3.0, f"eval/{ATTACKS[5]}/em": 3.0}
+        curves.write_text(curves.read_text() + json.dumps(record) + "\n")
+    monkeypatch.setattr(report, "panels_png", lambda *_, **__: b"")
+    metrics = sorted(tmp_path.glob("metrics*/metrics.jsonl"))
+    html = write_report(words, tmp_path / "out", metrics_paths=metrics).html
+    script = """
+    await wait(() => all('article.error').length);
+    for (const box of all('details')) box.open = true;
+    for (const list of all('select'))
+      for (const option of list.options) choose(list.id, option.value);
+    for (const button of all('button')) button.click();
+    for (const tip of all('.tip')) tip.dispatchEvent(new MouseEvent('click', {bubbles: true}));
+    for (const element of all('[tabindex], button, a')) element.focus();
+    for (const element of all('*')) element.dispatchEvent(new MouseEvent('mouseover'));
+    await new Promise(r => setTimeout(r, 200));
+    seen.evil = document.body.dataset.evil || '';
+    seen.images = all('img, iframe, object, embed, base, form').length;
+    seen.links = all('a').map(a => a.getAttribute('href')).filter(h => /^\\s*\\w+:/.test(h));
+    seen.handlers = all('*').flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'));
+    seen.scripts = all('script:not([src], [type])').length;
+    seen.text = document.body.textContent;
+    """
+    seen = probed(html, script, tmp_path)
+    assert seen.pop("evil") == ""
+    assert all(text in seen["text"] for text in ATTACKS[:5])
+    del seen["text"]
+    assert seen == {"images": 0, "links": [], "handlers": [], "scripts": 2}  # the page's and ours

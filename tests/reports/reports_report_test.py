@@ -3,7 +3,6 @@
 import collections
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from PIL import Image
 from t0.cli import main as t0_main
 from t0.errors import UserError
 from t0.files.publishing import unfinished_tag
-from t0.reports import report, write_report
+from t0.reports import report, result_files, write_report
 from t0.reports.evaluation_plots import MOST_PANELS
 from t0.reports.evaluations import read_runs
 from tests.reports.made_up_evaluations import SIGNATURE, random_lines, recipes_decoded
@@ -181,13 +180,13 @@ def test_report_reads_each_score_file_twice_and_shows_progress(
     two_runs, rough_pictures, tmp_path, monkeypatch, capsys
 ):
     opened = collections.Counter()
-    path_open = Path.open
+    read_lines = result_files.read_lines
 
-    def counting(path, *arguments, **keywords):
+    def counting(path):
         opened[path.parent.name, path.parents[2].name, path.name] += 1
-        return path_open(path, *arguments, **keywords)
+        return read_lines(path)
 
-    monkeypatch.setattr(Path, "open", counting)
+    monkeypatch.setattr(result_files, "read_lines", counting)
     monkeypatch.setattr("t0.progress.PLAIN_SECONDS", 0)
     words = [*map(str, two_runs), "--output", str(tmp_path / "out")]
     assert t0_main.main(["report", *words]) == 0

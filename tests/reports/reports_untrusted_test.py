@@ -5,6 +5,7 @@ No character of theirs ends a plot or a page.
 
 import csv
 import io
+import itertools
 import json
 import os
 import re
@@ -220,3 +221,37 @@ def test_results_with_huge_integers_are_refused(folder, evaluation):
     path = Decoded(folder, step=1).add("a", {"em": 10**400}, [], examples=10**30).write()
     with pytest.raises(UserError, match="'examples' must be an integer"):
         read_runs([path])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(["results_1.json", "metrics.jsonl"], ["pipe", "zero", "proc", "sparse"]),
+        *(("scores", "proc"), ("scores", "sparse")),  # a pipe is not listed as scores
+    ],
+)
+def test_report_on_pipes_and_devices_is_one_line(tmp_path, capsys, kind, name):
+    made = Evaluation(tmp_path / "eval")
+    made.add("task", "d", "p", [example_line(0, [-1.0, -2.0], 0)])
+    results = made.write()
+    words = [str(tmp_path / "eval")]
+    path = results.with_name(name)
+    if name == "scores":
+        path = next((tmp_path / "eval" / "scores").iterdir())
+    if name == "metrics.jsonl":
+        words = ["--metrics", str(path)]
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    elif kind == "proc":
+        path.symlink_to("/proc/self/environ")
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    with pytest.raises(SystemExit) as status:
+        t0_main.main(["report", *words, "--output", str(tmp_path / "out")])
+    assert status.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert path.name in said[-1] and not any("Traceback" in line for line in said)

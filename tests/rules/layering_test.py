@@ -426,3 +426,64 @@ def test_python_3_10_is_sufficient():
                 used = NEWER.get(node.value.id, set()) & {node.attr}
             found += [f"{path.relative_to(ROOT)}: {name}" for name in used]
     assert not found
+
+
+# The calls that open or read files in another way than through `t0.files`, where `paths.opened` and
+# `any_path.binary` accept only regular files, and `read_bytes`, `read_lines` and `unpacked` have
+# limits. Call -> the modules that may use it: they read files of this package or this machine, or
+# check the files first (`paths.check_regular`, `paths.check_folder`), or read a file that is open.
+OTHER_OPENERS = {
+    "open": "compat files/paths",
+    ".open": (
+        "catalogue/entries cli/quickstart files/any_path lm_eval/t0_prompts reports/held_out "
+        "run/tpu_checks training/model_directory"
+    ),
+    "os.open": "errors files/paths files/publishing",
+    "read_text": (
+        "caching/split_state cli/doctor cli/quickstart config/parse files/publishing "
+        "lm_eval/exported_tasks machine sources/hub sources/schema torch/__main__ "
+        "torch/tokenizer_check"
+    ),
+    "read_bytes": "",
+    "from_pretrained": "torch/model torch/tokenizer_check torch/transformers_model",
+    "safe_open": "checkpoints/torch_shards",
+    "tensorstore.open": "checkpoints/t5x",
+    "torch.load": "checkpoints/weight_files",
+    "np.load": "overlap/index training/resume_file",
+    "np.fromfile": "",
+    "np.memmap": "",
+    "mmap.mmap": "run/tpu_checks scoring/records",
+    "gzip.open": "",
+    "GzipFile": "files/any_path",
+    "ZipFile": "checkpoints/weight_files cli/quickstart training/resume_file",
+    "memory_map": "sources/arrow_readers",
+    "ParquetFile": "sources/arrow_readers",
+    "read_table": "",
+    "GFile": "files/paths tasks/vocabulary",
+    "TFRecordDataset": "feeding/batch_stream",
+    "TextLineDataset": "feeding/live",
+}
+
+
+def _way_of_opening(call):
+    """Returns the key of a call in `OTHER_OPENERS`; None for calls that do not open files."""
+    name = ast.unparse(call.func)
+    last = name.rpartition(".")[2]
+    if last != "open" or name in OTHER_OPENERS.keys() - {"open"}:
+        is_ours = name.startswith("paths.") or name == last and last.startswith("read_")
+        return next((key for key in (name, last) if key in OTHER_OPENERS and not is_ours), None)
+    # `source.open(split)` opens no file: the mode of a file is a constant, or left out.
+    modes = call.args[1 if name == "open" else 0 :][:1]
+    modes += [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    mode = modes[0].value if modes and isinstance(modes[0], ast.Constant) else "r"
+    reads = mode[0] in "ra" and (name == "open" or not modes or isinstance(modes[0], ast.Constant))
+    return (name if name == "open" else ".open") if reads else None
+
+
+def test_files_of_others_are_opened_by_one_function():
+    ways = collections.defaultdict(set)
+    for path in [*(ROOT / "t0").rglob("*.py"), *(ROOT / "seqio_tasks").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and (way := _way_of_opening(node)):
+                ways[way].add(path.relative_to(ROOT).with_suffix("").as_posix().removeprefix("t0/"))
+    assert ways == {way: set(names.split()) for way, names in OTHER_OPENERS.items() if names}

@@ -1,4 +1,5 @@
 import json
+import os
 
 import datasets
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
+from t0.sources import arrow_readers
 from t0.sources.arrow_readers import Arrow, Parquet, saved_shards
 
 ROWS = [{"i": i, "c": {"text": [str(i), ""], "n": [i, None]}} for i in range(1200)]
@@ -121,3 +123,61 @@ def test_arrow_reader_damaged_strings_are_refused(tmp_path, offsets, data):
         writer.write_table(table)
     with pytest.raises(UserError, match=f"{path}: cannot be read"):
         list(Arrow((path,)).rows(0, None))
+
+
+def write_repeated(path, value, rows, **options):
+    """Writes rows that repeat a text."""
+    indices = pa.array(np.zeros(rows, np.int32))
+    text = pa.DictionaryArray.from_arrays(indices, pa.array([value]))
+    columns = {"text": text, "row": pa.array(range(rows))}
+    options = {"compression": "zstd", "store_schema": False, "write_statistics": False, **options}
+    pyarrow.parquet.write_table(pa.table(columns), path, **options)
+
+
+def test_parquet_value_of_a_dictionary_is_read_in_smaller_batches(tmp_path, monkeypatch):
+    value, path = "x" * 2**20 * 3, tmp_path / "x.parquet"
+    write_repeated(path, value, 700, dictionary_pagesize_limit=2**30)
+    assert path.stat().st_size < 10_000
+    sizes = []
+    rows_between = arrow_readers.rows_between
+
+    def record(where, batches, *bounds):
+        kept = (sizes.append(batch.num_rows) or batch for batch in batches)
+        return rows_between(where, kept, *bounds)
+
+    monkeypatch.setattr(arrow_readers, "rows_between", record)
+    rows = list(Parquet(path).rows(0, 200))
+    assert [row["row"] for row in rows] == list(range(200))
+    assert rows[0]["text"] == rows[199]["text"] == value
+    assert max(sizes) < 2**29 // len(value) + 1
+
+
+def test_parquet_of_short_texts_is_read_512_rows_at_a_time(tmp_path):
+    path = tmp_path / "x.parquet"
+    write_repeated(path, "yes", 100_000)
+    with pyarrow.parquet.ParquetFile(path) as file:
+        assert Parquet(path)._rows_at_once(file.metadata.row_group(0)) == 512
+    assert sum(1 for _ in Parquet(path).rows(99_000, None)) == 1000
+
+
+def test_parquet_whose_kilobytes_are_gigabytes_is_refused(tmp_path):
+    texts = pa.table({"text": ["y" * 2**25] * 17})
+    path = tmp_path / "text.parquet"
+    pyarrow.parquet.write_table(texts, path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(UserError, match=r"its column 'text' has 570,.* bytes, compressed to"):
+        next(Parquet(path).rows(0, 1))
+    numbers = pa.array(np.zeros(10**7, np.int64))
+    path = tmp_path / "numbers.parquet"
+    pyarrow.parquet.write_table(
+        pa.table({"n": pa.ListArray.from_arrays([0, 10**7], numbers)}), path, compression="zstd"
+    )
+    with pytest.raises(UserError, match=r"a row has about 80,\d{3},\d{3} bytes; the limit"):
+        next(Parquet(path).rows(0, 1))
+
+
+def test_arrow_and_parquet_pipes_are_refused(tmp_path):
+    for name, reader in (("x.parquet", Parquet), ("x.arrow", lambda path: Arrow((path,)))):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match="a pipe or a device"):
+            reader(tmp_path / name).columns()

@@ -1,7 +1,8 @@
 """Tiny configs of the text models in transformers' table of encoder-decoders."""
 
-import tiny_transformers as tiny
 import transformers as hf
+
+from tests.torch import tiny_transformers as tiny
 
 _BERT = {
     "vocab_size": tiny.VOCABULARY,

@@ -1,3 +1,4 @@
+import json
 import random
 import re
 
@@ -218,3 +219,14 @@ def test_configuration_record_that_is_damaged_is_refused(tmp_path, content):
     path.write_bytes(content) if content else path.mkdir()
     with pytest.raises(UserError, match=r"configuration\.json is damaged: .* remove it$"):
         model_directory.check_same(str(tmp_path), checkpointing.configuration(), allowed=True)
+
+
+def test_resume_file_that_is_compressed_is_refused(tmp_path):
+    checkpoint = str(tmp_path / "model.ckpt-3")
+    arrays = {"low/x/0": np.zeros(10**7, np.int16)}
+    resume_file.write(checkpoint, RESUME, arrays)
+    with resume_file.open_arrays(checkpoint) as content:
+        assert np.array_equal(content["low/x/0"], arrays["low/x/0"])
+    np.savez_compressed(f"{checkpoint}.resume.npz", record=np.array(json.dumps(RESUME)), **arrays)
+    with pytest.raises(UserError, match="is damaged .*it is compressed"):
+        resume_file.record(checkpoint)
