@@ -13,8 +13,8 @@ from t0.errors import UserError  # noqa: E402
 from t0.torch import transformers_model  # noqa: E402
 from t0.torch.transformers_model import PretrainedFolder, TransformersModel  # noqa: E402
 from t0.torch.world import World  # noqa: E402
-from tests.torch import encoder_decoder_table as table
-from tests.torch import tiny_transformers as tiny
+from tests.torch import encoder_decoder_table as table  # noqa: E402
+from tests.torch import tiny_transformers as tiny  # noqa: E402
 
 WORLD = World(0, 1, torch.device("cpu"))
 TEXTS = ["snow", f"Report from Oslo: {'much rain ' * 6}today.", "Which weather?", "heat, wind"]
