@@ -150,7 +150,8 @@ class Csv:
             delimiter = next((mark for mark in (",", ";", TAB) if mark in bare), ",")
         start = _Start(encoding, delimiter, skipped, ())
         _, names = next(self._all_records(start), (0, []))
-        if double := sorted({name for name in names if names.count(name) > 1}):
+        counts = collections.Counter(names)
+        if double := sorted(name for name, count in counts.items() if count > 1):
             raise self._fault(
                 skipped + 1,
                 f"the column names {double} occur twice. Name each column once. If the first line "
