@@ -146,5 +146,5 @@ def _write_lines(
         "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
         *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
     ]
-    command.run(flags.parse(words), sys.argv)
+    command.run(flags.parse(words), sys.argv, working_directory=False)
     return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118
