@@ -365,6 +365,7 @@ DOORS: dict[str, str] = {
     "t5_mesh": "t5.models.mesh_transformer",
     "t5_metrics": "t5.evaluation.metrics",
     "t5_models": "t5.models",
+    "t5_mtf_model": "t5.models.mtf_model",
     "t5_postprocessors": "t5.data.postprocessors",
     "t5_preprocessors": "t5.data.preprocessors",
     "t5_utils": "t5.models.utils",
@@ -394,6 +395,7 @@ REPLACEABLE: dict[str, str] = {
     "mesh_utils.get_checkpoint_iterator": "weights may be in Hugging Face's or T5X's format",
     "mesh_utils.get_step_from_checkpoint_path": "such weights have no step in their path",
     "mtf_ops.random_uniform": "a rehearsal's two programs would draw different random numbers",
+    "t5_mtf_model._parse_operative_config": "gin would run the imports of a downloaded file",
     "t5_mesh.tf": "T5 reads TSV files unchecked, and does not decompress .gz files",
 }
 # Prefixes of T5's modules that do not need Mesh TensorFlow. Tasks and caching import these modules.

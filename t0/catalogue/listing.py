@@ -20,6 +20,8 @@ import functools
 import itertools
 import posixpath
 import re
+import reprlib
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -33,6 +35,8 @@ from t0.sources import OwnMixture, data_dirs, find_own_mixtures
 # A mixing rate: a number, or a function of the task.
 Rate = float | Callable[[Any], float]
 MAX_EXAMPLES_PER_DATASET = 500_000
+# The time for matching all expressions of a user's mixture.
+_MATCHING_SECONDS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,16 +148,49 @@ def own_mixture_tasks(mixture: OwnMixture, names: Collection[str]) -> list[tuple
       names: the names of the registered tasks.
 
     Raises:
-      UserError: a regular expression of the mixture matches no task.
+      UserError: a regular expression of the mixture matches no task, or takes too long.
     """
     rate = examples_rate if mixture.rate == "examples" else mixture.rate
     chosen: dict[str, None] = {}
-    for expression in mixture.tasks:
-        matches = [name for name in names if re.fullmatch(expression, name)]
+    ends = time.monotonic() + _MATCHING_SECONDS
+    known = frozenset(names)
+    for expression in dict.fromkeys(mixture.tasks):
+        matches = [expression] if expression in known else []
+        if not matches or re.escape(expression) != expression:
+            matches = _match_names(expression, names, ends, mixture)
         if not matches:
             raise unknown_name("task", expression, names, f"It is in {mixture.path}.")
         chosen.update(dict.fromkeys(matches))
     return [(name, rate) for name in chosen]
+
+
+def _match_names(
+    expression: str, names: Collection[str], ends: float, mixture: OwnMixture
+) -> list[str]:
+    """Returns the names that an expression of a user's mixture matches, within a time limit.
+
+    Python's `re` cannot be stopped, and some expressions need years. The package `regex` reads the
+    same expressions, and has a time limit.
+    """
+    import regex  # here, because most commands do not need it
+
+    try:
+        pattern, matches = regex.compile(expression), []
+        for name in names:
+            if (seconds := ends - time.monotonic()) <= 0:
+                raise TimeoutError
+            if pattern.fullmatch(name, timeout=seconds):
+                matches.append(name)
+        return matches
+    except (TimeoutError, regex.error, MemoryError, RecursionError, OverflowError) as error:
+        if isinstance(error, TimeoutError):
+            reason = f"comparing it with the names of tasks takes over {_MATCHING_SECONDS} s"
+        else:
+            reason = f"it is not a regular expression: {error}"
+        raise UserError(
+            f"{mixture.path}: mixture '{mixture.name}': {reprlib.repr(expression)}: {reason}. "
+            "Write a simpler expression, such as 'reviews_.*', or the names of the tasks"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

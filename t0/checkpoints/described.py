@@ -11,7 +11,8 @@ A checkpoint may also be a model on the Hugging Face hub (`bigscience/T0_3B@main
 PyTorch's pickles. If there is no network, or if HF_HUB_OFFLINE is set, earlier downloads are used.
 
 The shape of a T5 encoder-decoder is inferred from its tensors. A Mesh TensorFlow checkpoint of any
-other model needs its operative config in the same folder.
+other model needs its operative config in the same folder. Its bindings are copied without its
+imports, because anybody may have written the file.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ class Described:
       source: the origin of the checkpoint, which is written into the results: its path, or its hub
         name with the revision.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
-      gin_file: the gin file of the checkpoint's model.
+      gin_file: the absolute path of the gin file of the checkpoint's model.
       vocabulary: the path of the checkpoint's SentencePiece model, or None.
     """
 
@@ -98,17 +99,21 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
         pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
             pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(source, prefix, config, pieces and str(pieces))
+        return Described(source, prefix, str(Path(config).absolute()), pieces and str(pieces))
     config = Path(prefix_or_folder).parent / operative_config.FILE
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
-            gin_file = str(_write(opened, output / MODEL_FILE))
+            gin_file = _write(opened, output / MODEL_FILE)
             pieces = opened.facts.tokenizer
     except UserError as error:
         if not config.is_file():
             raise
         print(f"note: {error}; its model is read from {config}", file=sys.stderr)
-        gin_file, pieces = str(config), None
+        gin_file, pieces = output / MODEL_FILE, None
+        with publishing.writing(str(gin_file)):
+            output.mkdir(parents=True, exist_ok=True)
+            gin_file.write_text(operative_config.plain_bindings(str(config)), encoding="utf-8")
+    gin_file = str(gin_file.absolute())
     return Described(source, prefix_or_folder, gin_file, pieces and str(pieces))
 
 

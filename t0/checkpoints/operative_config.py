@@ -2,36 +2,51 @@
 
     read_operative(Path("/models/tiny/operative_config.gin"))["d_model"]        # 512
     facts = facts_of(folder, model)              # activation and dropout rate, checked
-    check_imports("/models/tiny/operative_config.gin", folders=[""], also=["my_tasks"])
+    text = plain_bindings("/models/tiny/operative_config.gin")      # for gin, without imports
 
 An operative config may come with a downloaded model, and gin executes the modules that it imports.
 So `read_operative` reads only plain bindings (`scope/name = literal` and `%macro`), without gin and
-without imports. `check_imports` checks that such a file imports only known modules. It must be
-called before gin parses a file that the user has not named on the command line.
+without imports. If gin needs the whole configuration, for a model that is not a T5, it reads the
+result of `plain_bindings`. gin must never read a file that the user has not named.
 """
 
 import ast
+import io
 import os
 import posixpath
 import re
+import sys
 import tokenize
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from t0.checkpoints.formats import checked_rate
 from t0.checkpoints.shape import ModelShape, shown
 from t0.config import gin_files
-from t0.errors import UserError
+from t0.config.saved_config import FILE, OURS
+from t0.errors import UserError, printable
 from t0.files import paths
 
-FILE = "operative_config.gin"
 _BINDING = re.compile(r"^([\w./]+)\s*=\s*(.+)$")
 _LONGEST_BYTES = 1 << 20
+_LONGEST_PARSED_BYTES = 1 << 17  # gin's parser needs seconds for this; published configs have 10 KB
 _LONGEST_CHAIN = 100  # the maximum length of a chain of macros whose value is another macro
+_MOST_INCLUDES = 20
+_MOST_STRINGS = 1000
 # The packages from which published operative configs, and configs written by this project, import
-# modules.
+# modules. A run imports the modules that it needs.
 KNOWN_PACKAGES = ("mesh_tensorflow", "t5", "seqio", "t0", "seqio_tasks", "gin")
+# Modules of Mesh TensorFlow with layers that a model may use, and that a run does not import.
+_MESH_MODULES = frozenset(
+    f"mesh_tensorflow.transformer.{name}"
+    for name in (
+        *("adaptive_softmax", "evolved_transformer", "fixup_layers", "funnel_transformer"),
+        *("heterogeneous_moe", "memory_layers", "universal_transformer"),
+    )
+)
+# The names of parameters that are paths, such as `tpu_estimator_model_fn.model_info_file`, which
+# names a file to write.
+_PATH_PARAMETER = re.compile(r"(^|_)(file|filename|filepattern|glob|dir|folder|path|checkpoint)$")
 _UNREADABLE = (SyntaxError, ValueError, TypeError, tokenize.TokenError, RecursionError, MemoryError)
 # Mesh TensorFlow's name of an activation -> the name that this package uses.
 _FROM_MESH = {"relu": "relu", "gelu": "gelu", "swish": "silu"}
@@ -61,11 +76,7 @@ def read_operative(path: Path) -> dict[str, Any]:
     If a name is bound several times, the last binding counts. The keys are names without scope and
     module: "SelfAttention.num_heads".
     """
-    with paths.opened(path) as file:
-        data = file.read(_LONGEST_BYTES + 1)
-    if len(data) > _LONGEST_BYTES:
-        raise UserError(f"{path} is too large for an operative config")
-    text = data.decode("utf-8", "replace").replace("\\\n", " ")
+    text = _read(str(path), _LONGEST_BYTES, "replace").replace("\\\n", " ")
     bindings: dict[str, Any] = {}
     for line in text.splitlines():
         match = _BINDING.match(line.split(" #")[0].strip())
@@ -78,6 +89,17 @@ def read_operative(path: Path) -> dict[str, Any]:
         except _UNREADABLE:
             continue
     return {key: _resolve(bindings, value) for key, value in bindings.items()}
+
+
+def _read(path: str, most_bytes: int, errors: str) -> str:
+    try:
+        with paths.opened(path) as file:
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise UserError(f"{path} is too large for an operative config")
+        return data.decode("utf-8", errors)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a gin file: {shown(str(error))}") from error
 
 
 def facts_of(folder: Path, model: ModelShape) -> dict[str, Any]:
@@ -157,42 +179,141 @@ def write_operative(
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def check_imports(path: str, *, folders: Sequence[str], also: Iterable[str] = ()) -> None:
-    """Checks that a gin file imports only known modules, before gin parses the file.
+def plain_bindings(path: str, *, with_companion: bool = True) -> str:
+    """Returns the bindings of an operative config as the text of a gin file that runs no code.
 
-    The files that it includes are found as in gin, and are checked in the same way. Nothing is
-    imported.
+    This is the only function that prepares a gin file for gin if the user has not named the file on
+    the command line. Nothing is imported or bound. Import statements are left out, because gin
+    would execute the modules. An included file must be one of the installed gin files, and its
+    bindings take the place of the statement. Parameters that name files, folders or buckets are
+    left out, because only the command line names them.
 
     Args:
       path: the file's path, local or gs://. For gs://, TensorFlow must be imported.
-      folders: the folders in which gin looks for files; "" for the working directory.
-      also: additional modules that the file may import, because the user has named them.
+      with_companion: whether the bindings of `operative_config.t0.gin`, if it is next to the file,
+        follow.
 
     Raises:
-      UserError: if a file imports any other module, or uses gin's dynamic registration, which lets
-        a gin file call any function of a known module.
+      UserError: if the file is not a gin file, uses gin's dynamic registration, or includes a file
+        that is not installed.
     """
-    from t0.compat import gin_parser
-    from t0.config.t5x_names import read_statements
+    companion = posixpath.join(posixpath.dirname(path), OURS)
+    lines: dict[str, None] = {}  # without duplicates of the line that imports a module
+    both = with_companion and paths.exists(companion)
+    for name in (path, companion) if both else (path,):
+        for statement in _read_statements(name):
+            if isinstance(statement, _gin_parser().ImportStatement):
+                lines.update(dict.fromkeys(_import_line(statement, name)))
+            elif isinstance(statement, _gin_parser().BindingStatement):
+                line = _binding_line(statement)
+                lines.pop(line, None)  # the last binding counts
+                lines[line] = None
+    text = "".join(f"{line}\n" for line in lines)
+    _parse(path, text)  # a value such as 1e999 cannot be written
+    return text
 
-    packages = (*KNOWN_PACKAGES, *filter(None, also))
+
+def _gin_parser() -> Any:
+    from t0.compat import gin_parser
+
+    return gin_parser
+
+
+class _Reference(str):
+    """A reference to a function or macro, as it is written in a gin file."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class _References:
+    """Makes references for gin's parser, without looking the names up."""
+
+    def configurable_reference(self, name: str, evaluate: bool) -> _Reference:
+        return _Reference(f"@{name}{'()' if evaluate else ''}")
+
+    def macro(self, name: str) -> _Reference:
+        return _Reference(f"%{name}")
+
+
+def _check_strings(text: str) -> None:
+    """Raises a ValueError for a long row of strings, which gin reads in quadratic time."""
+    strings = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            strings = strings + 1 if token.type == tokenize.STRING else 0
+        if strings > _MOST_STRINGS:
+            raise ValueError(f"line {token.start[0]}: one text of more than {_MOST_STRINGS} parts")
+
+
+def _parse(path: str, text: str) -> list[Any]:
     try:
-        paths.check_regular(path)
-        with gin_files.quiet_search():
-            for statement in read_statements(path, folders):
-                if isinstance(statement, gin_parser.ImportStatement):
-                    _check_import(statement.module, packages, statement.location)
+        _check_strings(text)
+        return [*_gin_parser().ConfigParser(text, _References())]
     except (*_UNREADABLE, OSError) as error:
         raise UserError(f"{path} is not a gin file: {shown(str(error))}") from error
 
 
-def _check_import(module: str, packages: Sequence[str], location: Any) -> None:
-    if not any(module == package or module.startswith(f"{package}.") for package in packages):
-        raise UserError(
-            f"{location.filename}, line {location.line_num}, imports {module}, which gin would "
-            "run. The file is read because it is next to a checkpoint. If you trust that module, "
-            f"add --module_import={module}. Otherwise remove the line"
+def _read_statements(path: str, *, is_installed: bool = False) -> list[Any]:
+    """Returns the statements of a gin file and of the installed files that it includes."""
+    statements: list[Any] = []
+    includes = 0
+    for statement in _parse(path, _read(path, _LONGEST_PARSED_BYTES, "strict")):
+        where = f"{path}, line {statement.location.line_num},"
+        if getattr(statement, "module", "").partition(".")[0] == "__gin__":
+            raise UserError(
+                f"{where} uses gin's dynamic registration, which lets a gin file call any "
+                "function. The file is only read because it is next to a checkpoint. Remove the "
+                "line, and write the names as in the configs that Mesh TensorFlow saves"
+            )
+        if not isinstance(statement, _gin_parser().IncludeStatement):
+            statements.append(statement)
+            continue
+        name = gin_files.find_installed_file(statement.filename)
+        includes += 1
+        if name is None or (includes > _MOST_INCLUDES and not is_installed):
+            raise UserError(
+                f"{where} includes {shown(statement.filename)}; expected at most {_MOST_INCLUDES} "
+                "installed gin files. The file is only read because it is next to a checkpoint. "
+                "Copy the bindings of the included file here instead"
+            )
+        statements += _read_statements(str(name), is_installed=True)
+    return statements
+
+
+def _import_line(statement: Any, path: str) -> list[str]:
+    """Returns the line that imports a module of Mesh TensorFlow that is not imported otherwise."""
+    module = statement.module
+    if module in _MESH_MODULES:
+        return [f"import {module}"]
+    if module not in sys.modules and module.partition(".")[0] not in KNOWN_PACKAGES:
+        print(
+            f"note: {printable(path)} imports {module}, which is not run: the file is only read "
+            "because it is next to a checkpoint. If the model needs that module and you trust it, "
+            f"add --module_import={module}",
+            file=sys.stderr,
         )
+    return []
+
+
+def _binding_line(statement: Any) -> str:
+    """Returns a binding as a line of a gin file; "" if the parameter names a file or bucket."""
+    scope, selector, parameter, value, _ = statement
+    name = f"{f'{scope}/' if scope else ''}{selector}"
+    in_bucket = _names_bucket(value)
+    if not parameter:  # a macro, which other bindings may read
+        return f"{name} = {None if in_bucket else repr(value)}"
+    if in_bucket or (value is not None and _PATH_PARAMETER.search(parameter)):
+        return ""
+    return f"{name}.{parameter} = {value!r}"
+
+
+def _names_bucket(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple | set):
+        return any(map(_names_bucket, value))
+    return isinstance(value, str) and "://" in value
 
 
 def _resolve(bindings: dict[str, Any], value: Any) -> Any:

@@ -261,7 +261,7 @@ def _run(description: Any, evaluation: Any) -> None:
     from t0.run import command, whole_evaluation
 
     words = whole_evaluation.command_line(description, evaluation)
-    command.run(flags.parse(words), sys.argv)
+    command.run(flags.parse(words), sys.argv, working_directory=False)
 
 
 def _run_with_transformers(path: str, source: str, evaluation: Any) -> None:

@@ -38,6 +38,9 @@ VERBS = {
     "compare": ("t0.cli.report", "like report, but requires two or more runs that can be compared"),
 }
 
+# The verbs that read gin files of the user, which may import modules of the working directory.
+_READ_GIN = ("plan", "rehearse")
+
 # Removed flag of a verb -> what replaces it. These rows go with the release after 1.0.
 REMOVED = {
     ("convert", "--gzip_level"): "t0 convert writes T5X's arrays without compression",
@@ -91,7 +94,6 @@ def _run_verb(verb: str, words: list[str]) -> int:
             raise UserError(f"{word.partition('=')[0]} was removed: {replacement}")
     module_name, about = VERBS[verb]
     module = importlib.import_module(module_name)
-    make_working_directory_importable()
     parser = argparse.ArgumentParser(
         prog=f"t0 {verb}", description=f"{about[0].upper()}{about[1:]}."
     )
@@ -99,6 +101,9 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if hasattr(module, "reworded"):
         words = module.reworded(words)
     args = parser.parse_args(words)
+    # The other verbs may run in a downloaded folder, whose modules must not be found.
+    if verb in _READ_GIN or getattr(args, "module_import", None):
+        make_working_directory_importable()
     apply_shared(args)
     if verb == "doctor":  # this verb itself reports a broken folder for temporary files
         return module.main(args)

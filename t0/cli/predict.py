@@ -100,10 +100,15 @@ def _write_lines(
 ) -> str:
     """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
     from t0.files import paths
-    from t0.prompts.model_prompts import VOCABULARY_FILE
+    from t0.prompts import model_prompts
 
-    copied = os.path.join(prompts_folder, VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
+    copied = os.path.join(prompts_folder, model_prompts.VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
     own = copied if paths.exists(copied) else prompts.vocabulary
+    if not args.vocab and paths.is_remote(own) and own != copied:
+        raise UserError(
+            f"{prompts_folder}: its {model_prompts.FILE} names the vocabulary {own}. Only the "
+            f"command line names buckets: if you trust it, add --vocab={own}"
+        )
     vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
     from t0.checkpoints import adapter_folders, described
     from t0.config import flags
@@ -141,5 +146,5 @@ def _write_lines(
         "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
         *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
     ]
-    command.run(flags.parse(words), sys.argv)
+    command.run(flags.parse(words), sys.argv, working_directory=False)
     return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118

@@ -95,6 +95,14 @@ def local_name(name: str, folders: Sequence[str]) -> str:
     return name if ours is None or _find_local_file(name, ["", *folders]) else ours
 
 
+def find_installed_file(name: str) -> pathlib.Path | None:
+    """Returns the installed gin file of a name; None if no folder of installed files has it."""
+    pure = pathlib.PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or "://" in name or "\0" in name:
+        return None
+    return _find_local_file(name, search_path())
+
+
 def resolved_names(gin_files: Sequence[str], location_prefixes: Sequence[str]) -> list[str]:
     """Returns the gin files to read.
 

@@ -76,6 +76,7 @@ def parse(
     location_prefixes: Sequence[str] = (),
     also_deprecated: Iterable[str] = (),
     skip_all_unknown: bool = False,
+    working_directory: bool = True,
 ) -> Config:
     """Parses `defaults.gin`, the files and the parameters into gin's global configuration.
 
@@ -87,6 +88,8 @@ def parse(
       location_prefixes: folders to search before this project's folder.
       also_deprecated: names whose bindings are skipped, in addition to `DEPRECATED`.
       skip_all_unknown: whether to skip all bindings to unknown names.
+      working_directory: whether to search the working directory first. If not, relative names are
+        only searched in the other folders.
 
     Raises:
       UserError: a file is missing, there is a syntax error, a name is unknown (the message suggests
@@ -98,7 +101,7 @@ def parse(
     skipped: dict[str, str] = {}
     # gin itself only appends to its list of folders. Without this assignment, gin would also search
     # the folders of the first configuration for a second configuration.
-    gin_config._LOCATION_PREFIXES[:] = ["", *folders]
+    gin_config._LOCATION_PREFIXES[:] = [*([""] if working_directory else []), *folders]
     parser = functools.partial(
         StatementParser, folders=folders, statements=statements, skipped=skipped
     )
@@ -211,7 +214,7 @@ def _describe_location(location: Any) -> str:
     path = location.filename
     if not path:
         return COMMAND_LINE
-    folders = [f"{folder}/" for folder in gin_config._LOCATION_PREFIXES[1:]]
+    folders = [f"{folder}/" for folder in gin_config._LOCATION_PREFIXES if folder]
     inside = [path.removeprefix(f).lstrip("/") for f in folders if path.startswith(f)]
     return f"{min(inside, key=len, default=path)}:{location.line_num}"
 

@@ -13,9 +13,8 @@ parses. A name that the user has registered with gin is never translated.
 
 import collections
 import dataclasses
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from t0.compat import gin_config, gin_parser
@@ -385,34 +384,6 @@ class StatementParser(gin_parser.ConfigParser):
             raise UserError(f"{name} is T5X's: here it is {bindings} ({_locate(statement)})")
         # A macro that is bound to itself, such as MODEL_DIR = %MODEL_DIR, would have no value.
         return [_bind(target, v, statement) for target, v in bindings if repr(v) != f"%{target}"]
-
-
-def read_statements(name: str, folders: Sequence[str]) -> Iterator[Any]:
-    """Yields the statements of a gin file and of the files that it includes. Nothing is bound.
-
-    Args:
-      name: a path, or a name to search for.
-      folders: the folders to search after the working directory.
-
-    Raises:
-      OSError: a file does not exist.
-    """
-    paths = [os.path.join(folder, name) for folder in ("", *folders)]  # noqa: PTH118
-    for path in paths:
-        for read, is_readable in gin_config._FILE_READERS:
-            if is_readable(path):
-                with read(path) as file:
-                    parser = StatementParser(
-                        file, _LENIENT, folders=folders, statements=[], skipped={}
-                    )
-                    statements = [*parser]
-                for statement in statements:
-                    if isinstance(statement, gin_parser.IncludeStatement):
-                        yield from read_statements(statement.filename, folders)
-                    else:
-                        yield statement
-                return
-    raise FileNotFoundError(f"gin file not found: {name}")
 
 
 def _bind(target: str, value: Any, statement: Any) -> Any:

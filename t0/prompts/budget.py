@@ -10,7 +10,7 @@ A dataset from the internet may come with templates, and one line of a template 
 billion or print a terabyte. Therefore each row has a meter, which counts loop iterations, calls and
 created characters. Soon after a template exceeds its time limit, the meter stops the template. If
 an operation or filter would create one huge value (`"a" * 10**10`, `"%99999999999d"`), it is
-rejected before it runs. Promptsource's own templates have no meter.
+rejected before it runs. The templates of the installed promptsource have no meter.
 """
 
 import dataclasses

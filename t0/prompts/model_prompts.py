@@ -48,8 +48,11 @@ class RecordedPrompt:
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
-        """The compiled template, which makes the same random draws as in the task."""
-        return CompiledTemplate(self.template, seed_name=self.task)
+        """The compiled template, which makes the same random draws as in the task.
+
+        Its limits of time and memory always apply, because anybody may have written the file.
+        """
+        return CompiledTemplate(self.template, seed_name=self.task, metered=True)
 
     @property
     def is_ranked(self) -> bool:

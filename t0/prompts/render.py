@@ -35,6 +35,7 @@ differs from promptsource as follows:
 Rows must be mappings with string keys.
 """
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -414,14 +415,18 @@ class CompiledTemplate:
     Args:
       template: the template to render.
       seed_name: the seed of the random stream. Pass the task's name.
+      metered: whether the limits of `budget` apply. They always apply to a template that is not
+        published. Pass True if a file that anybody may have written says that it is published.
     """
 
-    def __init__(self, template: Template, seed_name: str = "") -> None:
+    def __init__(self, template: Template, seed_name: str = "", *, metered: bool = False) -> None:
         self.template = template
         self.seed_name = seed_name
+        self._metered = metered or not template.published
 
-    def __reduce__(self) -> tuple[type, tuple[Template, str]]:
-        return CompiledTemplate, (self.template, self.seed_name)
+    def __reduce__(self) -> tuple[Any, ...]:
+        metered = functools.partial(CompiledTemplate, metered=self._metered)
+        return metered, (self.template, self.seed_name)
 
     def compile(self) -> "CompiledTemplate":
         """Compiles the template now and returns `self`.
@@ -644,7 +649,7 @@ class CompiledTemplate:
 
     def _source(self, field: str) -> str:
         text = getattr(self.template, field) or ""
-        if len(text) > budget.LONGEST_TEMPLATE and not self.template.published:
+        if len(text) > budget.LONGEST_TEMPLATE and self._metered:
             raise UserError(
                 f"{self._label}: its {field} has {len(text):,} characters, more than "
                 f"{budget.LONGEST_TEMPLATE:,}; make it shorter, and put long texts into the rows"
@@ -678,24 +683,25 @@ class CompiledTemplate:
 
     def _compile(self, field: str) -> _Program:
         with self._compile_errors(field):
-            tree, published = self._parse(field), self.template.published
+            tree = self._parse(field)
             is_random = _draws_at_random(tree)
             is_constant = not is_random and next(tree.find_all(nodes.Name), None) is None
             changes_rows = _may_change_rows(tree)
             if field == "jinja" and self.template.truncate:
                 _count_cuts(tree)
-            if not published:
+            if not self.template.published:
                 _read_labels(tree)
                 missing_values.print_nothing_if_missing(tree)
+            if self._metered:
                 budget.Metering().visit(tree)
-            environment = ENVIRONMENT if published else _METERED
+            environment = _METERED if self._metered else ENVIRONMENT
             tree.set_environment(environment)
             # This function does not use `from_string`, which wraps the globals in a ChainMap.
             # Copying it for each row takes half of the rendering time of a short template.
             code = jinja2.Template.from_code(
                 environment, environment.compile(tree), environment.globals
             )
-        limits = None if published else budget.Limits.configured()
+        limits = budget.Limits.configured() if self._metered else None
         return _Program(code, is_random, is_constant, changes_rows, limits)
 
     def _columns_of(self, field: str) -> frozenset[str]:

@@ -20,12 +20,14 @@ from t0.run import configure, tpu_checks
 _TASK_FLAGS = ("module_import", "data_dir", "vocab")
 
 
-def run(flags: Any, argv: Sequence[str]) -> None:
+def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> None:
     """Configures the process, does the preflight checks and performs the run.
 
     Args:
       flags: the parsed flags, see `t0.config.flags`.
       argv: the command line, which is saved in the model directory.
+      working_directory: whether to search the working directory for gin files. Pass False for a
+        command without --gin_file: the working directory may be a downloaded folder.
 
     Raises:
       UserError: a setting is wrong. Most errors are raised before any slow work starts.
@@ -56,7 +58,7 @@ def run(flags: Any, argv: Sequence[str]) -> None:
     from t0.run import model_api, preflight, run_files
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
-    parsed = configure.parse_gin(flags, more)
+    parsed = configure.parse_gin(flags, more, working_directory=working_directory)
     if not flags.use_model_api:
         parse.check_required(parsed, except_for=command_flags.macros_set_by_flags(flags))
     model_dir = run_files.model_dir(flags.model_dir if flags["model_dir"].present else None)

@@ -87,7 +87,7 @@ def prepare(flags: Any, modules: Sequence[str] | None = None) -> None:
         seqio.set_tfds_data_dir_override(tfds_folder)
 
 
-def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
+def parse_gin(flags: Any, more_files: Sequence[str] = (), *, working_directory: bool = True) -> Any:
     """Registers this project's names with gin, and parses the gin files and bindings in the flags.
 
     If bindings are skipped, a line lists them.
@@ -95,6 +95,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
     Args:
       flags: the parsed flags, see `t0.config.flags`.
       more_files: gin files to read after the gin files in the flags.
+      working_directory: whether to search the working directory for gin files.
 
     Returns:
       a `config.parse.Config`. The bindings are in gin, and more bindings can be added.
@@ -114,6 +115,7 @@ def parse_gin(flags: Any, more_files: Sequence[str] = ()) -> Any:
         location_prefixes=command_flags.gin_folders(flags),
         also_deprecated=flags.additional_deprecated_gin_references,
         skip_all_unknown=flags.skip_all_gin_unknowns,
+        working_directory=working_directory,
     )
     parse.print_findings(parsed)
     saved_config.refuse_masked()

@@ -5,15 +5,16 @@ Without a TPU, our own loop trains. For all other modes, Mesh TensorFlow's code 
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from t0 import compat
 from t0.checkpoints import checkpoint_files
-from t0.checkpoints.operative_config import check_imports
+from t0.checkpoints.operative_config import FILE, plain_bindings
 from t0.compat import gin, t5_mesh, t5_models, tf
 from t0.config import flags as command_flags
-from t0.config import gin_files
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.feeding import opening
@@ -29,23 +30,31 @@ _TRAINING = ("train", "finetune")
 
 
 def operative_config(flags: Any) -> list[str]:
-    """Returns a list with the path of the model's operative config; [] for a new model.
+    """Returns a list with a gin file of the model's bindings; [] for a new model.
+
+    If --gin_file names the model's operative config, gin reads this file. Otherwise gin reads a
+    temporary copy of its bindings, because the file may come with a downloaded checkpoint.
 
     Raises:
-      UserError: there is no operative config next to the checkpoints. It is also an error if the
-        operative config imports an unknown module, except if --gin_file names the config or
-        --module_import names the module.
+      UserError: there is no operative config next to the checkpoints, or it cannot be read.
     """
     if flags.mode in (None, "train"):
         return []
-    path = os.path.join(_folder(flags), "operative_config.gin")  # noqa: PTH118
+    path = os.path.join(_folder(flags), FILE)  # noqa: PTH118
     if not tf.io.gfile.exists(path):
         raise UserError(f"{path} not found: --mode={flags.mode} reads the model's sizes from it")
-    if path not in (flags.gin_file or []):
-        folders = ["", *gin_files.search_path(command_flags.gin_folders(flags))]
-        for name in gin_files.resolved_names([path], folders[1:]):
-            check_imports(name, folders=folders, also=flags.module_import)
-    return [path]
+    if path in (flags.gin_file or []):
+        return [path]
+    copy = Path(tempfile.mkdtemp()) / FILE
+    copy.write_text(plain_bindings(path), encoding="utf-8")
+    return [str(copy)]
+
+
+def _parse_bindings(model_dir: str) -> None:
+    """Replaces T5's function, which parses the operative config with its imports."""
+    text = plain_bindings(os.path.join(model_dir, FILE), with_companion=False)  # noqa: PTH118
+    with gin.unlock_config():
+        gin.parse_config(text, skip_unknown=t5_mesh.DEPRECATED_GIN_REFERENCES)
 
 
 def _folder(flags: Any) -> str:
@@ -55,12 +64,23 @@ def _folder(flags: Any) -> str:
 def run(flags: Any) -> None:
     """Runs `flags.mode` with a `t5.models.MtfModel`.
 
+    T5 parses the model's operative config again. It parses the file itself only if --gin_file names
+    the file.
+
     Raises:
       UserError: the mode is missing, checkpoint flags contradict each other, or a mixture,
         checkpoint or vocabulary is missing or does not fit the run.
     """
     if not flags.mode:
         raise UserError("--use_model_api needs --mode")
+    if os.path.join(_folder(flags), FILE) in (flags.gin_file or []):  # noqa: PTH118
+        _run(flags)
+        return
+    with compat.replaced("t5_mtf_model._parse_operative_config", _parse_bindings):
+        _run(flags)
+
+
+def _run(flags: Any) -> None:
     steps = _checkpoint_steps(flags)
     trains = flags.mode in _TRAINING
     for note in command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode]):

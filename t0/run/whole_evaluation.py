@@ -2,7 +2,7 @@
 
     names = choose_tasks("t0_eval", "validation")         # tasks of a mixture or of a regex
     words = command_line(described, WholeEvaluation("out", "t5", names))  # of t5_mesh_transformer
-    command.run(flags.parse(words), argv)
+    command.run(flags.parse(words), argv, working_directory=False)
 
 The evaluation is a run with the gin file `runs/eval.gin`. It has the same checks and results as
 other runs with this file, and it can be resumed.

@@ -16,11 +16,12 @@ import re
 import reprlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import is_readable
-from t0.files.untrusted import read_yaml
+from t0.files.untrusted import SAFE_LOADER, read_yaml
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
 from t0.sources.readers import holds_texts
@@ -28,6 +29,7 @@ from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
 MIXTURES = "mixtures.yaml"
+_MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 10_000, 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +116,7 @@ def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
     """
     mixtures: dict[str, OwnMixture] = {}
     for path in (data_dir / MIXTURES for data_dir in dirs):
-        content = read_yaml(path, kind="file of mixtures") if path.is_file() else {}
+        content = _read_mixtures(path) if path.is_file() else {}
         if not isinstance(content, dict):
             raise UserError(f"{path}: expected {_FORM}, got {type(content).__name__}.")
         for name, entry in content.items():
@@ -210,6 +212,10 @@ def _format_title(name: str, subset: str | None) -> str:
     return f"'{name}/{subset}'" if subset else f"'{name}'"
 
 
+def _read_mixtures(path: Path) -> Any:
+    return read_yaml(path, SAFE_LOADER, kind="file of mixtures", count_values=True)
+
+
 def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
     where = f"{path}: mixture '{name}'"
     if not isinstance(name, str) or not isinstance(entry, dict) or entry.keys() - _KEYS:
@@ -218,6 +224,11 @@ def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
     try:
         if not holds_texts(tasks):
             raise ValueError("expected a list of texts")
+        if len(tasks) > _MOST_EXPRESSIONS or max(map(len, tasks), default=0) > _LONGEST_EXPRESSION:
+            raise ValueError(
+                f"expected at most {_MOST_EXPRESSIONS:,} of at most {_LONGEST_EXPRESSION:,} "
+                "characters"
+            )
         for pattern in tasks:
             re.compile(pattern)
     except (re.error, ValueError, RecursionError, OverflowError) as error:

@@ -1,19 +1,22 @@
 """What lies beside a checkpoint brings no code into gin, and no value but numbers and words."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import msgpack
 import numpy as np
 import pytest
 
-from t0.checkpoints import ConversionOptions, convert, open_source, operative_config
+from t0.checkpoints import ConversionOptions, convert, described, open_source, operative_config
 from t0.checkpoints.bundle import BundleEntry, BundleReader, BundleWriter, write_index
-from t0.config import gin_files
+from t0.config.bindings import bound
 from t0.errors import UserError
 from tests.checkpoints.tiny_checkpoints import (
     V10,
@@ -224,58 +227,131 @@ def test_operative_config_source_name_cannot_inject_gin_line(tmp_path, source):
     assert path.read_text().count("\n") == lines
 
 
+HOSTILE_IMPORTS = [
+    "import beside",
+    "import beside as that",
+    "from beside import path",
+    "import a.b",
+]
+
+
+@pytest.mark.parametrize("text", [*HOSTILE_IMPORTS, "import os", "a = 1\n\\\nimport beside"])
+def test_operative_config_imports_are_left_out(tmp_path, monkeypatch, capsys, text):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "beside.py").write_text("open('EXECUTED', 'w')\n")
+    path = tmp_path / operative_config.FILE
+    path.write_text(f"d_model = 4\n{text}\nSelfAttention.num_heads = 2\n")
+    plain = operative_config.plain_bindings(str(path)).splitlines()
+    assert [line for line in plain if line != "a = 1"] == [
+        "d_model = 4",
+        "SelfAttention.num_heads = 2",
+    ]
+    assert not (tmp_path / "EXECUTED").exists()
+    noted = capsys.readouterr().err
+    assert ("--module_import=" in noted) == ("os" not in text)  # os is imported already
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        "import os",
-        "import this as that",
-        "from os import path",
-        "import t5x_evil",
-        "import mesh_tensorflow_evil.transformer",
-        "a = 1\n\\\nimport os",
-        "include 'other.gin'",
-        "include 'middle.gin'",
+        ("from __gin__ import dynamic_registration", "line 2, uses gin's dynamic registration"),
+        ("include 'other.gin'", "line 2, includes 'other.gin'; expected at most 20 installed gin"),
+        ("include '{folder}/other.gin'", "line 2, includes"),
+        ("include '../other.gin'", "line 2, includes"),
+        ("include 'gs://theirs/other.gin'", "line 2, includes"),
+        ("include 'dataset.gin'\n" * 21, "line 22, includes"),
+        ("a = 1e999", "not a gin file"),
+        ("a = [" * 5000, "not a gin file"),
+        ("import os; x", "not a gin file"),
+        ("\udcff = 1", "not a gin file"),
+        ("#" * (1 << 17), "too large"),
+        ("a = " + "'x' " * 30_000, "one text of more than 1000 parts"),
     ],
 )
-def test_operative_config_unknown_imports_are_refused(tmp_path, text):
+def test_operative_config_other_statements_are_refused(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "other.gin").write_text("import os\n")
-    (tmp_path / "middle.gin").write_text("include 'other.gin'\ninclude 'middle.gin'\n")
     path = tmp_path / operative_config.FILE
-    path.write_text(f"d_model = 4\n{text}\n")
-    with pytest.raises(UserError, match="--module_import="):
-        operative_config.check_imports(str(path), folders=["", str(tmp_path)])
+    text = "d_model = 4\n" + text.replace("{folder}", str(tmp_path)) + "\n"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=re.escape(message)):
+        operative_config.plain_bindings(str(path))
 
 
-def test_operative_config_known_imports_are_allowed(tmp_path, caplog):
+def test_operative_config_bindings_are_kept_and_paths_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()  # gin would search the working directory first
+    (tmp_path / "models" / "t5.1.1.small.gin").write_text("import os\nd_ff = 3\n")
+    (tmp_path / operative_config.OURS).write_text("t0.packing.rows = 3\n")
     path = tmp_path / operative_config.FILE
     path.write_text(
         "import mesh_tensorflow.transformer.utils\nimport t5.models.mesh_transformer\n"
-        "import t0.training.loop\nimport seqio\nimport my_tasks.all\n"
+        "import mesh_tensorflow.transformer.evolved_transformer\n"
         "include 'models/t5.1.1.small.gin'\n"
-        "run.mode = @t5.models.anything()\nx = %y\na/b.c = [1, 'import os']\n# import os\n"
+        "init_checkpoint = 'gs://t5-data/model.ckpt-1'\nrun.init_checkpoint = %init_checkpoint\n"
+        "tpu_estimator_model_fn.model_info_file = '/home/me/.bashrc'\nt0.stream.folder = '/tmp'\n"
+        "run.model_type = 'lm'\nrun.vocabulary = ['gs://theirs/v.model']\n"
+        "a/b:\n    c = [1, 'import os', (@x/f(), @g), {'k': %y}]\n"
     )
-    folders = ["", *gin_files.search_path()]
-    operative_config.check_imports(str(path), folders=folders, also=["my_tasks", ""])
-    assert not caplog.records  # gin logs an error for each folder without the file
-    with pytest.raises(UserError, match="line 5, imports my_tasks.all"):
-        operative_config.check_imports(str(path), folders=[""])
+    lines = operative_config.plain_bindings(str(path)).splitlines()
+    assert "import mesh_tensorflow.transformer.evolved_transformer" in lines
+    assert "d_ff = 1024" in lines
+    assert "init_checkpoint = None" in lines
+    assert "run.model_type = 'lm'" in lines
+    assert lines[-2:] == [
+        "a/b.c = [1, 'import os', (@x/f(), @g), {'k': %y}]",
+        "t0.packing.rows = 3",
+    ]
+    unread = ("gs://", "bashrc", "stream.folder", "import os\n", "include", "t5.models.mesh_")
+    assert not [word for word in unread if word in "\n".join(lines)]
+    with_ours = operative_config.plain_bindings(str(path), with_companion=False)
+    assert "t0.packing" not in with_ours
 
 
-def test_operative_config_that_is_no_gin_file_is_refused(tmp_path):
-    path = tmp_path / operative_config.FILE
-    path.write_text("import os; x\n" * 3)
-    with pytest.raises(UserError, match="not a gin file"):
-        operative_config.check_imports(str(path), folders=[""])
+def test_operative_config_of_other_models_is_read_without_its_imports(tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    writer = BundleWriter(tmp_path / "model" / "model.ckpt-3", shard_bytes=1 << 40)
+    writer.add("odd", np.zeros((2, 2), np.float32))
+    writer.add("global_step", np.asarray(3, np.int64))
+    writer.finish()
+    config = tmp_path / "model" / operative_config.FILE
+    config.write_text("import beside\nrun.model_type = 'lm'\n")
+    ready = described.describe(str(tmp_path / "model"), "theirs", tmp_path / "out")
+    assert Path(ready.gin_file) == tmp_path / "out" / described.MODEL_FILE
+    assert Path(ready.gin_file).read_text() == "run.model_type = 'lm'\n"
+    assert "imports beside, which is not run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfed = 1\n", b"include 'other.gin'\n"])
-@pytest.mark.parametrize("included", [False, True])
-def test_operative_config_with_invalid_bytes_is_refused(tmp_path, content, included):
-    path = tmp_path / operative_config.FILE
-    (tmp_path / "other.gin").write_bytes(content)
-    path.write_bytes(b"include 'other.gin'\n" if included else content)
-    with pytest.raises(UserError, match="not a gin file"):
-        operative_config.check_imports(str(path), folders=["", str(tmp_path)])
+# File -> the functions of gin in it that parse statements. Only these files may call gin's parser:
+# `parse` for the files and bindings of the command line, `operative_config` for files that may come
+# from anybody, and the others for text that this project has made.
+PARSERS = {
+    "t0/caching/workers.py": {"parse_config"},
+    "t0/checkpoints/operative_config.py": {"ConfigParser"},
+    "t0/config/parse.py": {"parse_config_file", "parse_config_files_and_bindings"},
+    "t0/config/t5x_names.py": {"ConfigParser"},
+    "t0/rehearsal/rehearse.py": {"parse_config"},
+    "t0/run/model_api.py": {"parse_config"},
+}
+
+
+def test_gin_parses_untrusted_files_in_one_function_only():
+    root = Path(__file__).resolve().parents[2]
+    calls = {}
+    readers = set()
+    for path in sorted((root / "t0").rglob("*.py")):
+        name = str(path.relative_to(root))
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in (
+                *("ConfigParser", "parse_config", "parse_config_file", "parse_value"),
+                *("parse_config_files_and_bindings", "process_import"),
+            ):
+                calls.setdefault(name, set()).add(node.attr)
+            if isinstance(node, ast.Attribute | ast.Name) and "plain_bindings" in ast.unparse(node):
+                readers.add(name)
+    assert calls == PARSERS
+    assert readers == {"t0/checkpoints/described.py", "t0/run/model_api.py"}
 
 
 def test_operative_config_long_gin_macro_chains_are_read(tmp_path):
@@ -289,21 +365,37 @@ def test_operative_config_long_gin_macro_chains_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["finetune", "eval", "predict", "score", "export_predict"])
-def test_operative_config_imports_are_checked_by_the_model_api(tmp_path, mode):
+def test_operative_config_is_copied_without_imports_by_the_model_api(tmp_path, mode):
     from t0.run import model_api
 
     path = tmp_path / operative_config.FILE
-    path.write_text("import os\n")
+    path.write_text("import beside\nd_ff = 12\n")
     flags = {"mode": mode, "model_dir": "elsewhere", "pretrained_model_dir": "elsewhere"}
     flags["pretrained_model_dir" if mode == "finetune" else "model_dir"] = str(tmp_path)
-    more = {"gin_file": [], "module_import": [], "gin_location_prefix": [], "gin_search_paths": []}
-    given = types.SimpleNamespace(**flags, **more)
-    with pytest.raises(UserError, match="imports os"):
-        model_api.operative_config(given)
-    given.module_import = ["os"]
+    given = types.SimpleNamespace(**flags, gin_file=[])
+    (copy,) = model_api.operative_config(given)
+    assert Path(copy).read_text() == "d_ff = 12\n"
+    given.gin_file = [str(path)]  # the user trusts the file
     assert model_api.operative_config(given) == [str(path)]
-    given.module_import, given.gin_file = [], [str(path)]
-    assert model_api.operative_config(given) == [str(path)]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_model_api_t5_parses_the_plain_bindings(tmp_path, monkeypatch, named):
+    from t0.compat import t5_mtf_model
+    from t0.run import model_api
+
+    module = f"beside_a_model_{named}"
+    path = tmp_path / operative_config.FILE
+    path.write_text(f"import {module}\nd_ff = {11 + named}\n")
+    (tmp_path / f"{module}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    parse = lambda flags: t5_mtf_model._parse_operative_config(flags.model_dir)  # noqa: E731
+    monkeypatch.setattr(model_api, "_run", parse)
+    gin_file = [str(path)] if named else []
+    flags = types.SimpleNamespace(mode="eval", model_dir=str(tmp_path), gin_file=gin_file)
+    model_api.run(flags)
+    assert (module in sys.modules) == named
+    assert bound("%d_ff", evaluate=False) == 11 + named
 
 
 def test_checkpoints_import_does_not_patch_tensorflow():

@@ -1,6 +1,7 @@
 """`t0 predict`: what it refuses, in one line and without leaving a file."""
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -128,3 +129,23 @@ def test_predict_prompts_that_are_malformed(tmp_path, fault):
     (tmp_path / "prompts.json").write_text(fault)
     with pytest.raises(UserError, match="prompts.json cannot be read"):
         read_model_prompts(str(tmp_path))
+
+
+def test_predict_published_prompts_of_a_model_are_metered(predict, tmp_path, monkeypatch):
+    monkeypatch.setenv("T0_TEMPLATE_CHARACTERS", "1000")
+    prompt = recorded("reviews_say")
+    jinja = "{% set x = 'a' * 5000 %} ||| {{answer_choices[label]}}"
+    template = dataclasses.replace(prompt.template, jinja=jinja, published=True)
+    write_model(tmp_path / "hostile", (dataclasses.replace(prompt, template=template),))
+    status, errors = predict("hostile", "rows.csv", "--output=out.csv")
+    assert status == 2
+    assert "more than 1,000 characters (T0_TEMPLATE_CHARACTERS sets the limit)" in errors
+
+
+def test_predict_vocabulary_in_a_bucket_must_be_on_the_command_line(predict, tmp_path):
+    text = ModelPrompts({"inputs": 64, "targets": 16}, "gs://theirs/v.model", ONE_DATASET).to_json()
+    (tmp_path / "model" / "prompts.json").write_text(text)
+    status, errors = predict("model", "rows.csv", "--output=out.csv")
+    assert status == 2
+    assert "add --vocab=gs://theirs/v.model" in errors
+    assert errors.count("\n") == 1

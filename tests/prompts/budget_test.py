@@ -1,6 +1,7 @@
 """Hostile templates end in one line, soon and within memory; others render as without a meter."""
 
 import dataclasses
+import pickle
 import time
 import tracemalloc
 
@@ -145,3 +146,19 @@ def test_template_that_is_too_long_to_compile_is_refused():
     text = "a" * 60_000
     published = dataclasses.replace(template(f"{text}{{{{n}}}} ||| b"), published=True)
     assert CompiledTemplate(published).example(ROW).inputs == f"{text}3"
+
+
+def test_published_template_of_a_file_is_metered_and_keeps_its_rendering(small):
+    for jinja in (HOSTILE[0], HOSTILE[2]):
+        published = dataclasses.replace(template(f"{jinja} ||| x"), published=True)
+        prompt = pickle.loads(pickle.dumps(CompiledTemplate(published, metered=True)))
+        with pytest.raises(UserError, match="T0_TEMPLATE_(SECONDS|CHARACTERS) sets the limit"):
+            prompt.example(ROW, 7)
+    long = dataclasses.replace(template("{{text}}" * 6251), published=True)
+    with pytest.raises(UserError, match="more than 50,000"):
+        CompiledTemplate(long, metered=True).compile()
+    source = "{{words | join(', ')}} {{words[1:]}} {{n * 2}} ||| {{answer_choices[n]}}"
+    published = dataclasses.replace(template(source, "no ||| yes"), published=True)
+    metered = CompiledTemplate(published, metered=True).example(ROW)
+    assert metered == CompiledTemplate(published).example(ROW)
+    assert metered.targets == "<NO LABEL>"  # as promptsource: 3 selects no choice

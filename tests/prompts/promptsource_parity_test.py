@@ -90,6 +90,9 @@ def test_promptsource_parity_of_every_template_on_real_rows(folder, stream):
         assert rows
         for prompt, (row_index, row) in itertools.product(prompts, enumerate(rows)):
             assert_same(templates[prompt.template.name], prompt, row, row_index, stream)
+        for prompt in prompts:  # prompts.json of a model: within limits, with the same text
+            metered = CompiledTemplate(prompt.template, prompt.seed_name, metered=True)
+            assert metered.example(rows[0]) == prompt.example(rows[0])
 
 
 def test_t0_templates_read_no_missing_columns():

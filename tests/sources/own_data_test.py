@@ -149,7 +149,7 @@ def test_own_data_mixtures_tasks_and_rates(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [", ":1: not a file of mixtures"),
+        ("a: [", ":2: not a file of mixtures"),
         ("- a", "got list"),
         ("", "got NoneType"),
         ("m: x", "mixture 'm'"),
@@ -162,7 +162,7 @@ def test_own_data_mixtures_tasks_and_rates(tmp_path):
         ("m: {tasks: [!!binary 'YQ==']}", "key 'tasks'"),
         ("m: {tasks: ['(']}", "key 'tasks'.*regular expression"),
         (f"m: {{tasks: ['{'(' * 900}']}}", "key 'tasks'.*regular expression"),
-        ("[" * 10**5, "nested too deep"),
+        ("[" * 10**5, "nested more than 100 levels deep"),
         ("m: {tasks: [a], rate: fast}", "key 'rate'"),
         ("m: {tasks: [a], rate: 0}", "key 'rate'"),
         ("m: {tasks: [a], rate: .inf}", "key 'rate'"),
@@ -210,3 +210,17 @@ def test_own_data_saved_split_name_outside_folder_refused(tmp_path):
     state.write_text(state.read_text().replace('"train"', '"../../x/train"'))
     with pytest.raises(UserError, match=r"'\.\./\.\./x/train' cannot be the name of a split"):
         find_own_datasets([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ("x," * 300_000, "more than 200,000 values"),
+        ("x," * 10_001, "at most 10,000 of at most 1,000 characters"),
+        ("x" * 1_001, "at most 10,000 of at most 1,000 characters"),
+    ],
+)
+def test_own_data_mixture_file_that_is_too_large_is_refused(tmp_path, tasks, told):
+    (tmp_path / "mixtures.yaml").write_text(f"one: {{tasks: [{tasks}]}}")
+    with pytest.raises(UserError, match=told):
+        find_own_mixtures([tmp_path])
