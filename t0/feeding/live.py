@@ -87,6 +87,7 @@ class LiveSource:
                 seed=(seed or 0) + epoch,
                 num_epochs=1,
             )
+            _check_integers(self.name, dataset, names)
             return dataset.map(lambda ex: {k: tf.cast(ex[k], tf.int32) for k in names})
 
         stream = elements(make)
@@ -257,6 +258,17 @@ class DatasetBatches:
 
         for done, batch in enumerate(elements(make), start=before + 1):
             yield {n: x.astype(np.int32) for n, x in batch.items()}, {"batches": done}
+
+
+def _check_integers(source: str, dataset: tf.data.Dataset, names: Iterable[str]) -> None:
+    """Raises a UserError if a feature has floating-point numbers, which would be rounded to ids."""
+    for name in names:
+        dtype = dataset.element_spec[name].dtype
+        if dtype.is_floating:
+            raise UserError(
+                f"feature {name} of {source} is {dtype.name}; expected token ids (int32). "
+                "Leave it out of the output features, or convert it in a preprocessor"
+            )
 
 
 @functools.lru_cache(maxsize=1024)  # a run opens its data several times

@@ -150,8 +150,8 @@ class PretrainedFolder:
     @property
     def settings_sha256(self) -> str:
         """A hash of the configs and of the tokenizer files that `vocabulary` does not hash."""
-        found = {path for pattern in _SETTINGS for path in self.path.glob(pattern)}
-        files = sorted(path for path in found if path.is_file() and path.name not in _BESIDE)
+        matches = {path for pattern in _SETTINGS for path in self.path.glob(pattern)}
+        files = sorted(path for path in matches if path.is_file() and path.name not in _BESIDE)
         return _hash(f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files)
 
     @property

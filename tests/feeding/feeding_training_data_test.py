@@ -185,6 +185,26 @@ def test_training_data_live_records_equal_cached_records(cached, clean_registrie
     assert found != cached["toy_a"]
 
 
+def test_training_data_live_float_feature_is_refused(clean_registries):
+    def live(split, shuffle_files, seed=None):
+        return tf.data.Dataset.from_tensor_slices({"inputs": [[5, 1]], "targets": [[0.7, 1.2]]})
+
+    features = _features() | {
+        "targets": seqio.Feature(seqio.PassThroughVocabulary(9), dtype=tf.float32, add_eos=False)
+    }
+    seqio.TaskRegistry.add(
+        "toy_float",
+        seqio.FunctionDataSource(live, splits=["train"]),
+        preprocessors=[],
+        output_features=features,
+        metric_fns=[],
+    )
+    spec = opening.data_spec("toy_float", LENGTHS)
+    source = live_source(seqio.TaskRegistry.get("toy_float"), spec.tasks[0], spec)
+    with pytest.raises(UserError, match="feature targets of toy_float is float32; expected token"):
+        list(source.blocks(epoch=0, first=0, seed=None))
+
+
 def test_training_data_live_task_without_seqio_must_be_cached(cached):
     spec = opening.data_spec("toy", LENGTHS, use_cached=False)
     with pytest.raises(UserError, match="task toy_a is not cached: .* seqio_cache_tasks"):

@@ -114,13 +114,14 @@ def test_transformers_decode_equals_greedy_forward_passes(saved, kind):
 def test_corrected_settings_of_a_folder_make_another_model(tmp_path):
     folder = tmp_path / "bart"
     tiny.save("bart", folder)
-    hashes = [opened(folder).folder.settings_sha256]
+    opened_folder = opened(folder).folder
+    hashes = [opened_folder.settings_sha256]
     files = ("config.json", "generation_config.json", "source.spm", "added_tokens.json")
     for name in (*files, "README.md"):
         path = folder / name
         text = path.read_text() if path.exists() else "{}"
         path.write_text(text + "\n")
-        hashes.append(opened(folder).folder.settings_sha256)
+        hashes.append(opened_folder.settings_sha256)
     assert len(set(hashes)) == len(hashes) - 1
     assert hashes[-1] == hashes[-2]  # the README does not count
 
