@@ -148,7 +148,7 @@ def judge(tmp_path, clean_registries):
     features = {name: seqio.Feature(seqio.ByteVocabulary()) for name in ("inputs", "targets")}
     texts = ["green", "black"]
 
-    def run(*metric_fns):
+    def run(*metric_fns, name="teas"):
         seqio.TaskRegistry.add(
             "teas", source=seqio.FunctionDataSource(lambda split, shuffle_files: None, ["test"]),
             output_features=features, preprocessors=[], metric_fns=list(metric_fns),
@@ -160,7 +160,7 @@ def judge(tmp_path, clean_registries):
             json.dumps({"idx": number, "prediction": text}) + "\n"
             for number, text in texts_by_number
         )
-        (tmp_path / "in" / "teas_7.jsonl").write_text(lines)
+        (tmp_path / "in" / f"{name}_7.jsonl").write_text(lines)
 
         def records():
             ids = {name: [[5]] * 2 for name in features}
@@ -168,7 +168,7 @@ def judge(tmp_path, clean_registries):
             return tf.data.Dataset.from_tensor_slices(ids | pretokenized)
 
         dataset = mesh_dataset.EvalDataset(
-            "teas", records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
+            name, records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
         )
         with tf.Graph().as_default(), read_from(str(tmp_path / "in")) as decode:
             with_results(decode, {})(
@@ -178,6 +178,15 @@ def judge(tmp_path, clean_registries):
         return tmp_path / "out"
 
     return run
+
+
+def test_dataset_whose_name_is_no_task_has_results_and_predictions(judge):
+    folder = judge(accuracy, name="my questions")
+    entry = json.loads((folder / "decoded_7.json").read_text())["tasks"]["my questions"]
+    assert entry["metrics"] == {"accuracy": 50.0}
+    assert entry["predictions"] == "predictions/my_questions_7.jsonl"
+    lines = (folder / entry["predictions"]).read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == ["green", "red"]
 
 
 def test_metric_values_that_are_not_numbers_are_omitted_by_name(judge, capsys):
