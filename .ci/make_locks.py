@@ -138,13 +138,17 @@ def resolve_additional(
 
 
 def resolve_compared(python: str, upgrades: Sequence[str], scratch: Path) -> list[str]:
-    """Returns the pins of the packages that tests compare with, without those of the base lock."""
+    """Returns the pins of the packages that tests compare with, without those of the base lock.
+
+    The versions are those of the extra [hf] where both have a package.
+    """
     source, lock = (ROOT / name for name in COMPARED)
-    pinned, base = scratch / "pins.txt", scratch / "base.txt"
+    pinned, base, extra = (scratch / f"{name}.txt" for name in ("pins", "base", "extra"))
     _write_pins(pinned, lock)
     _write_pins(base, ROOT / LOCKS[python])
+    _write_pins(extra, ROOT / HF_LOCKS[python])
     upgraded = [word for name in upgrades for word in ("--upgrade-package", name)]
-    _uv(python, source, pinned, "--constraint", str(base), *upgraded)
+    _uv(python, source, pinned, "--constraint", str(base), "--constraint", str(extra), *upgraded)
     base_pins = pins(base.read_text(encoding="utf-8"))
     resolved = pins(pinned.read_text(encoding="utf-8"))
     return [pin for pin in resolved if pin not in base_pins and not pin.startswith(OF_CUDA)]

@@ -153,9 +153,9 @@ def own_mixture_tasks(mixture: OwnMixture, names: Collection[str]) -> list[tuple
     rate = examples_rate if mixture.rate == "examples" else mixture.rate
     chosen: dict[str, None] = {}
     ends = time.monotonic() + _MATCHING_SECONDS
-    known = frozenset(names)
+    names_of_tasks = frozenset(names)
     for expression in dict.fromkeys(mixture.tasks):
-        matches = [expression] if expression in known else []
+        matches = [expression] if expression in names_of_tasks else []
         if not matches or re.escape(expression) != expression:
             matches = _match_names(expression, names, ends, mixture)
         if not matches:

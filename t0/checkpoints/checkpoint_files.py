@@ -86,11 +86,11 @@ def _named_in(folder: Path) -> str | None:
     path = _read_state(folder)
     if path is None:
         return None
-    place, name = os.path.split(path)
+    named_folder, name = os.path.split(path)
     if _is_complete(str(folder), name):
         return str(folder / name)
-    elsewhere = os.path.join(folder, place)  # noqa: PTH118
-    if paths.is_remote(place) or (
+    elsewhere = os.path.join(folder, named_folder)  # noqa: PTH118
+    if paths.is_remote(named_folder) or (
         os.path.normpath(elsewhere) != os.path.normpath(folder) and _is_complete(elsewhere, name)
     ):
         raise UserError(

@@ -166,7 +166,7 @@ def data_spec(
 def _present_features(
     task: seqio.Task, lengths: Mapping[str, int], split: str, *, use_cached: bool
 ) -> set[str]:
-    """Returns the features of a task's examples, which may lack features that are not required.
+    """Returns the features of a task's examples, some of which may be missing if not required.
 
     All tasks of a mixture have the same features. T5 also drops a missing feature, such as the
     inputs of a language modeling task.
@@ -312,8 +312,8 @@ def find_rows(
             return lambda: rows
         keeps = all(step in _KEEPING for step in steps[task._cache_step_idx + 1 :])
         return rows_as_read(files) if keeps else None
-    kept = [step for step in steps if not isinstance(step, seqio.CacheDatasetPlaceholder)]
-    counts = kept[:1] == [expand_choices] or all(step in _KEEPING for step in kept)
+    own_steps = [step for step in steps if not isinstance(step, seqio.CacheDatasetPlaceholder)]
+    counts = own_steps[:1] == [expand_choices] or all(step in _KEEPING for step in own_steps)
     if type(task.source) is not PromptedSource or not counts:
         return None
     return functools.partial(rendered_rows, task.source, split)

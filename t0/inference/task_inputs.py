@@ -74,10 +74,10 @@ def open_task(
             yield dataclasses.replace(example, targets=None) if unknown else example
 
     rows = find_rows(task, split, use_cached=use_cached)
-    place = {"task": task.name, "split": split}
-    facts = place | ({"numbered_by": ROW} if rows else {})
+    name_and_split = {"task": task.name, "split": split}
+    facts = name_and_split | ({"numbered_by": ROW} if rows else {})
     total = count_examples(task, split, use_cached=use_cached)
-    origin = {**place, "use_cached": use_cached, "hides_targets": hidden}
+    origin = {**name_and_split, "use_cached": use_cached, "hides_targets": hidden}
     return InputSource(task.name, total, facts, read, origin, rows=rows)
 
 

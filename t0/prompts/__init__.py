@@ -5,12 +5,14 @@
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 
 `templates` finds and reads template files. `separators` prepares rows, and `render` renders
-them. `missing_values` prints nothing for missing values. `row_report` counts the rows that are
-dropped or have no label. This package reads no dataset and does not import TensorFlow.
+them in Jinja's `environments`. `missing_values` prints nothing for missing values. `row_report`
+counts the rows that are dropped or have no label. This package reads no dataset and does not import
+TensorFlow.
 """
 
+from t0.prompts.environments import LONGEST_PRINTED, whole_number
 from t0.prompts.missing_values import is_missing
-from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, CompiledTemplate, Example, whole_number
+from t0.prompts.render import NO_LABEL, CompiledTemplate, Example
 from t0.prompts.row_report import RowReport
 from t0.prompts.separators import PreparedRow, prepared, remove_hyphens
 from t0.prompts.templates import Template, TemplateFile, read_template_file, template_file_path

@@ -16,7 +16,8 @@ own templates keep such rows with the target `<NO LABEL>`, as the original does.
 from collections import Counter
 from collections.abc import Sequence
 
-from t0.prompts.render import LONGEST_PRINTED, NO_LABEL, Example
+from t0.prompts.environments import LONGEST_PRINTED
+from t0.prompts.render import NO_LABEL, Example
 
 # Keys of `counts`. Users see these texts.
 DROPPED, HIDDEN, NO_ONE_CORRECT = "rendered nothing", "hidden label", "no one correct choice"

@@ -226,20 +226,20 @@ def is_begun_by_example(folder: str, runs: Sequence[Mapping[str, Any]]) -> bool:
     names = paths.list_names(folder) if paths.is_folder(folder) else []
     shards = [_join(folder, name) for name in names if name.startswith("shard-")]
     facts = [_without_shard(_made_from(run)) for run in runs]
-    for run, place in itertools.product(runs, (folder, *shards)):
-        entries = _join(place, f"unfinished_{run['step']}")
+    for run, each in itertools.product(runs, (folder, *shards)):
+        entries = _join(each, f"unfinished_{run['step']}")
         files = paths.list_names(entries) if paths.is_folder(entries) else []
         begun = [read_json(_join(entries, name)).get("made_from") for name in files]
-        shard = read_json(_join(place, f"shard_{run['step']}.json")).get("run")
+        shard = read_json(_join(each, f"shard_{run['step']}.json")).get("run")
         begun += [_made_from(shard)] if isinstance(shard, dict) else []
-        if any(isinstance(one, dict) and _without_shard(one) in facts for one in begun):
+        if any(isinstance(old, dict) and _without_shard(old) in facts for old in begun):
             return True
     return False
 
 
 def _without_shard(facts: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in facts.items() if name not in ("shard", "batches")}
-    return json.loads(json.dumps(kept))
+    whole = {name: value for name, value in facts.items() if name not in ("shard", "batches")}
+    return json.loads(json.dumps(whole))
 
 
 def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, Any]:

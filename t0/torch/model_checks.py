@@ -1,4 +1,4 @@
-"""Checks a loaded model of transformers before data is read: each text has results of its own.
+"""Checks a loaded model of transformers before data is read: other texts do not change a text's results.
 
     model = TransformersModel(PretrainedFolder("/models/bart"), world, torch.float32, 16384)
     model.restore("/models/bart")    # calls `check_logits` and `check_padding`
@@ -96,19 +96,19 @@ def check_decoding(model: Any) -> None:
     """
     first, second = _ordinary_ids(model)
     rows = [np.array([first, second] * 2), np.array([second])]
-    found, start = model.generate(rows, 2, output_logits=True)
+    outputs, start = model.generate(rows, 2, output_logits=True)
     for number, row in enumerate(rows):
-        before, written = np.split(found.sequences[number].cpu().numpy(), [start])
+        before, written = np.split(outputs.sequences[number].cpu().numpy(), [start])
         separate = model.folder.is_encoder_decoder
-        given = {"input_ids": row} if separate else {"input_ids": np.append(row, written)}
+        ids = {"input_ids": row} if separate else {"input_ids": np.append(row, written)}
         if separate:
-            given["decoder_input_ids"] = np.append(before, written)
-        given = {k: torch.from_numpy(v)[None].to(model.device) for k, v in given.items()}
-        logits = model.model(**given, use_cache=False).logits[0, -1 - len(written) : -1]
+            ids["decoder_input_ids"] = np.append(before, written)
+        ids = {k: torch.from_numpy(v)[None].to(model.device) for k, v in ids.items()}
+        logits = model.model(**ids, use_cache=False).logits[0, -1 - len(written) : -1]
         ended = written[0] in model.end_ids
         for step, alone in enumerate(logits[: 1 if ended else None].float().log_softmax(-1)):
             token = alone.argmax()
-            together = found.logits[step][number].float().log_softmax(-1)[token]
+            together = outputs.logits[step][number].float().log_softmax(-1)[token]
             _check_difference(model, float(together), float(alone[token]), "logit")
 
 

@@ -152,7 +152,7 @@ class PretrainedFolder:
         """A hash of the configs and of the tokenizer files that `vocabulary` does not hash."""
         matches = {path for pattern in _SETTINGS for path in self.path.glob(pattern)}
         files = sorted(path for path in matches if path.is_file() and path.name not in _BESIDE)
-        return _hash(f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files)
+        return _hash(f"{p.name} {sha256(p)}" for p in files)
 
     @property
     def vocabulary(self) -> dict[str, Any]:
@@ -658,11 +658,11 @@ class TransformersModel:
         labels = labels.masked_fill(labels < 0, _IGNORED)
         shift = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         copied = labels.clone()  # FSMT changes it
-        given = {"decoder_input_ids": shift(labels=copied)} if shift else {"labels": copied}
+        shifted = {"decoder_input_ids": shift(labels=copied)} if shift else {"labels": copied}
         inputs = dict(encoded)  # FSMT's decoder is causal only if it gets the ids of the inputs
         # This class of outputs has the fields of all encoders.
         inputs["encoder_outputs"] = MoEModelOutput(last_hidden_state=inputs.pop("memory"))
-        logits = self.model(**inputs, **given, use_cache=False).logits
+        logits = self.model(**inputs, **shifted, use_cache=False).logits
         return logits, labels
 
     def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
@@ -710,10 +710,10 @@ class TransformersModel:
 
     def _generate(self, rows: Sequence[np.ndarray], most_tokens: int) -> list[list[int]]:
         """Returns the ids that the model generates for rows of ids, up to the end token."""
-        found, start = self.generate(rows, most_tokens)
+        outputs, start = self.generate(rows, most_tokens)
         return [
             list(itertools.takewhile(lambda token: token not in self.end_ids, row))
-            for row in found.sequences[:, start:].tolist()
+            for row in outputs.sequences[:, start:].tolist()
         ]
 
     @torch.inference_mode()
@@ -724,14 +724,14 @@ class TransformersModel:
         separate = self.folder.is_encoder_decoder
         # A decoder-only model continues a row at its right end, so its padding is on the left.
         ids, seen = _pad(rows, "right" if separate else "left", self.folder.padding)
-        found = self.model.generate(
+        outputs = self.model.generate(
             input_ids=ids.to(self.device),
             attention_mask=seen.to(self.device),
             max_new_tokens=most_tokens,
             return_dict_in_generate=True,
             **options,
         )
-        return found, 1 if separate else ids.shape[1]  # the decoder's start token, or the input
+        return outputs, 1 if separate else ids.shape[1]  # the decoder's start token, or the input
 
 
 def _pad(
