@@ -9,7 +9,9 @@ transformers = pytest.importorskip("transformers")
 from t0.checkpoints.shape import ModelShape  # noqa: E402
 from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
+from t0.torch.evaluation import ShardedScorer  # noqa: E402
 from t0.torch.shape import Dropout, T5Spec  # noqa: E402
+from t0.torch.world import World  # noqa: E402
 from tests.inference.tiny_generation import (  # noqa: E402
     INPUTS,
     LIMITS,
@@ -129,3 +131,37 @@ def test_decoding_bfloat16_scores_are_close_to_float32(checkpoints):
     for (_, score), (_, other) in zip(found, exact, strict=True):
         assert score != other
         assert score == pytest.approx(other, abs=0.3)
+
+
+@pytest.mark.parametrize("name", ["greedy", "beams"])
+def test_t5_decoding_does_not_depend_on_batch_size_or_order(checkpoints, name):
+    generator = ours(checkpoints["t5.1.1"], METHODS[name])
+    together = predict(generator)
+    alone = [predict(generator, INPUTS[n : n + 1], LIMITS[n : n + 1])[0] for n in range(4)]
+    backwards = predict(generator, INPUTS[::-1], LIMITS[::-1], rows=6, length=70)[::-1]
+    assert len({len(tokens) for tokens, _ in together}) > 1  # rows end at different steps
+    for found in (together, backwards):
+        for (tokens, score), (expected_tokens, expected_score) in zip(found, alone, strict=True):
+            assert tokens == expected_tokens
+            assert score == pytest.approx(expected_score, rel=1e-5)
+
+
+def test_t5_scores_and_losses_do_not_depend_on_batch_size_or_order(checkpoints):
+    scorer = ShardedScorer(spec_of("t5.1.1"), World(0, 1, CPU), torch.float32)
+    scorer.restore(checkpoints["t5.1.1"])
+    choices = [[[9, 1], [44, 7, 6, 1]], [[3, 1], [70, 1]], [[61, 60, 59, 1], [1]], [[8, 1], [9, 1]]]
+    inputs, targets = np.zeros((4, 60), np.int32), np.zeros((4, 2, 5), np.int32)
+    for row, ids in enumerate(INPUTS):
+        inputs[row, : len(ids)] = ids
+        for column, choice in enumerate(choices[row]):
+            targets[row, column, : len(choice)] = choice
+    together = scorer.log_likelihoods(inputs, targets)
+    backwards = scorer.log_likelihoods(inputs[::-1].copy(), targets[::-1].copy())[::-1]
+    alone = [
+        scorer.log_likelihoods(
+            np.array([ids], np.int32), targets[n : n + 1, :, : max(map(len, choices[n]))].copy()
+        )[0]
+        for n, ids in enumerate(INPUTS)
+    ]
+    np.testing.assert_allclose(together, alone, rtol=1e-5)
+    np.testing.assert_allclose(backwards, alone, rtol=1e-5)

@@ -8,7 +8,7 @@
 Objects have generations, and appear whole when their upload ends. Answered are metadata of buckets
 and objects, listings (prefix, delimiter, pages), reads (ranges), uploads (media, multipart,
 resumable), copies, rewrites, deletions, and which permissions the caller has.
-`tests.buckets.server` serves a store to TensorFlow's `gs://` and to google-cloud-storage.
+`tests.helpers.buckets.server` serves a store to TensorFlow's `gs://` and to google-cloud-storage.
 """
 
 import base64

@@ -97,7 +97,7 @@ def served_buckets(
 ) -> Iterator[ServedBuckets]:
     """Serves buckets for the block, from a process of its own; see `ServedBuckets.reset`."""
     with tempfile.TemporaryDirectory(prefix="t0_bucket_") as folder:
-        words = [sys.executable, "-m", "tests.buckets.server", folder]
+        words = [sys.executable, "-m", "tests.helpers.buckets.server", folder]
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
         ) as process:

@@ -1,6 +1,6 @@
-"""A proxy that answers for Google's buckets; `tests.buckets.served_buckets` starts its process.
+"""A proxy that answers for Google's buckets; `tests.helpers.buckets.served_buckets` starts its process.
 
-    python -m tests.buckets.server   # pickled calls of `BucketServer` on its standard input
+    python -m tests.helpers.buckets.server   # pickled calls of `BucketServer` on its standard input
 
 A proxy on loopback that answers TLS as `*.googleapis.com`: Google's addresses are fixed in both
 TensorFlow's client and google-cloud-storage, but they honour `https_proxy` and take the authorities
