@@ -26,6 +26,7 @@ from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.files import paths
+from t0.processes import module_command
 from t0.torch import memory
 from t0.training.stepping import ActivationType
 
@@ -160,7 +161,7 @@ def _make_specification(words: Sequence[str]) -> str:
     """Makes a specification from flags in a separate process, and returns its text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
-        command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]
+        command = module_command("t0.cli.mesh_transformer", "--engine=torch", *words)
         command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():
