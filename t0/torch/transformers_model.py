@@ -36,10 +36,12 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from t0.catalogue.text_growth import check_growth
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
 from t0.files.paths import check_folder, sha256
+from t0.files.untrusted import read_json
 from t0.scoring.ranking import MAX_LOGITS
 from t0.torch import model_checks
 from t0.torch.tokenizer_check import check_within_limits
@@ -68,6 +70,7 @@ _DEPENDS_ON_BATCH: dict[str, tuple[Callable[[Any], bool], Any]] = {
 # The ids that a model needs to generate texts. All other generation settings of the folder, such as
 # the number of beams, are ignored, because tasks are decoded greedily.
 _GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
 _SHOWN = 4  # the maximum number of tensors that a message names
 # A model is built only if its elements are at most twice the elements in its files, plus this
 # number.
@@ -124,13 +127,17 @@ class PretrainedFolder:
         _check_files(self.path)
         self.config = config = _read_config(self.path)
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
-        self.encoder, self.decoder = (_read_side(config, side) for side in ("encoder", "decoder"))
+        with as_user_error(self.path / _CONFIG):
+            sides = [_read_side(config, side) for side in ("encoder", "decoder")]
+        self.encoder, self.decoder = sides
         self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
         if self.decoder_start is None:
             text_config = config.get_text_config(decoder=True)
             self.decoder_start = getattr(text_config, "bos_token_id", None)
+        self._check_token_ids()
         self._tensors = weight_files.open_weights(self.path).tensors
         self._weights = sorted({tensor.path for tensor in self._tensors.values()})
+        check_growth(self.path)
         check_within_limits(self.path)
         with as_user_error(self.path, "its tokenizer cannot be loaded"):
             self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
@@ -141,6 +148,46 @@ class PretrainedFolder:
             side.embeddings or math.inf for side in (self.encoder, self.decoder)
         ):
             self.padding = 0  # the tokenizer has an additional padding token without an embedding
+
+    def _check_token_ids(self) -> None:
+        """Checks the ids of special tokens in the folder's configs.
+
+        Raises:
+          UserError: if one is no integer, or if the decoder reads an id that the model does not
+            have.
+        """
+        generation, rows = self.path / _GENERATION, self.decoder.embeddings
+        places = [
+            *((_CONFIG, _read_ids(each)) for each in (self.config, self.config.get_text_config())),
+            (_CONFIG, {"decoder_start_token_id": self.decoder_start}),
+            (_GENERATION, read_json(generation) if generation.is_file() else {}),
+        ]
+        read = ("forced_bos_token_id", *["decoder_start_token_id"] * self.is_encoder_decoder)
+        most = math.inf if rows is None else rows - 1
+        for (file, ids), name in itertools.product(places, _GENERATED_IDS):
+            values = ids.get(name)
+            values = values if isinstance(values, list) and name == "eos_token_id" else [values]
+            if any(
+                type(value) is not int or (name in read and not 0 <= value <= most)
+                for value in values
+                if value is not None
+            ):
+                raise UserError(
+                    f"{self.path / file}: {name} is {shown(ids[name])}; expected a token id of the "
+                    f"model, 0 to {most:,}. Copy the file that was saved with this model"
+                )
+
+    def _choose_ids(self, config: Any) -> dict[str, Any]:
+        """Returns the ids in a generation config, without those that the model does not have."""
+        ids = _read_ids(config)
+        if ids["eos_token_id"] is None:
+            ids["eos_token_id"] = self.tokenizer.eos_token_id
+        rows = self.decoder.embeddings or math.inf
+        for name, value in ids.items():
+            values = value if isinstance(value, list) else [value]
+            known = [each for each in values if each is not None and 0 <= each < rows]
+            ids[name] = (known if isinstance(value, list) else known[0]) if known else None
+        return ids
 
     @property
     def fingerprint(self) -> str:
@@ -194,15 +241,12 @@ class PretrainedFolder:
                 ignore_mismatched_sizes=True,  # the report names mismatches; see below
             )
         _check_report(self.path, report)
-        ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
-        if ids["eos_token_id"] is None:
-            ids["eos_token_id"] = self.tokenizer.eos_token_id
         model.generation_config = package.GenerationConfig(
             # After its end, a row of a batch is filled with this id, which `decode` removes.
             pad_token_id=self.padding,
             num_beams=1,
             do_sample=False,
-            **ids,
+            **self._choose_ids(model.generation_config),
         )
         return model.to(device).eval()
 
@@ -272,9 +316,18 @@ def _read_side(config: Any, side: str) -> Side:
         next((size for name in names if (size := getattr(text_config, name, None))), None)
         for names in _SIZES[side]
     )
+    for value in (positions, embeddings):
+        if value is not None and type(value) is not int:
+            raise ValueError(f"a number of tokens is {value!r:.60}; expected an integer")
+    if embeddings is not None and embeddings < 0:
+        raise ValueError(f"the number of token ids is {embeddings:,}; expected at least 1")
     if positions and any(name in text_config.model_type for name in _NUMBERED_AFTER_PADDING):
         positions -= text_config.pad_token_id + 1
     return Side(positions, embeddings)
+
+
+def _read_ids(config: Any) -> dict[str, Any]:
+    return {name: getattr(config, name, None) for name in _GENERATED_IDS}
 
 
 def _hash(parts: Iterator[str]) -> str:
