@@ -41,9 +41,8 @@ from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
 from t0.files.paths import check_folder, sha256
-from t0.files.untrusted import read_json
 from t0.scoring.ranking import MAX_LOGITS
-from t0.torch import model_checks
+from t0.torch import model_checks, special_ids
 from t0.torch.tokenizer_check import check_within_limits
 from t0.torch.world import World
 
@@ -67,10 +66,6 @@ _DEPENDS_ON_BATCH: dict[str, tuple[Callable[[Any], bool], Any]] = {
     "moe_eval_capacity_token_fraction": (lambda value: value >= 1, 1.0),
     "second_expert_policy": (lambda value: value == "all", "all"),
 }
-# The ids that a model needs to generate texts. All other generation settings of the folder, such as
-# the number of beams, are ignored, because tasks are decoded greedily.
-_GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
-_CONFIG, _GENERATION = "config.json", "generation_config.json"
 _SHOWN = 4  # the maximum number of tensors that a message names
 # A model is built only if its elements are at most twice the elements in its files, plus this
 # number.
@@ -127,14 +122,14 @@ class PretrainedFolder:
         _check_files(self.path)
         self.config = config = _read_config(self.path)
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
-        with as_user_error(self.path / _CONFIG):
+        with as_user_error(self.path / special_ids.CONFIG):
             sides = [_read_side(config, side) for side in ("encoder", "decoder")]
         self.encoder, self.decoder = sides
         self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
         if self.decoder_start is None:
             text_config = config.get_text_config(decoder=True)
             self.decoder_start = getattr(text_config, "bos_token_id", None)
-        self._check_token_ids()
+        special_ids.check(self.path, config, start=self.decoder_start, rows=self.decoder.embeddings)
         self._tensors = weight_files.open_weights(self.path).tensors
         self._weights = sorted({tensor.path for tensor in self._tensors.values()})
         check_growth(self.path)
@@ -148,46 +143,6 @@ class PretrainedFolder:
             side.embeddings or math.inf for side in (self.encoder, self.decoder)
         ):
             self.padding = 0  # the tokenizer has an additional padding token without an embedding
-
-    def _check_token_ids(self) -> None:
-        """Checks the ids of special tokens in the folder's configs.
-
-        Raises:
-          UserError: if one is no integer, or if the decoder reads an id that the model does not
-            have.
-        """
-        generation, rows = self.path / _GENERATION, self.decoder.embeddings
-        places = [
-            *((_CONFIG, _read_ids(each)) for each in (self.config, self.config.get_text_config())),
-            (_CONFIG, {"decoder_start_token_id": self.decoder_start}),
-            (_GENERATION, read_json(generation) if generation.is_file() else {}),
-        ]
-        read = ("forced_bos_token_id", *["decoder_start_token_id"] * self.is_encoder_decoder)
-        most = math.inf if rows is None else rows - 1
-        for (file, ids), name in itertools.product(places, _GENERATED_IDS):
-            values = ids.get(name)
-            values = values if isinstance(values, list) and name == "eos_token_id" else [values]
-            if any(
-                type(value) is not int or (name in read and not 0 <= value <= most)
-                for value in values
-                if value is not None
-            ):
-                raise UserError(
-                    f"{self.path / file}: {name} is {shown(ids[name])}; expected a token id of the "
-                    f"model, 0 to {most:,}. Copy the file that was saved with this model"
-                )
-
-    def _choose_ids(self, config: Any) -> dict[str, Any]:
-        """Returns the ids in a generation config, without those that the model does not have."""
-        ids = _read_ids(config)
-        if ids["eos_token_id"] is None:
-            ids["eos_token_id"] = self.tokenizer.eos_token_id
-        rows = self.decoder.embeddings or math.inf
-        for name, value in ids.items():
-            values = value if isinstance(value, list) else [value]
-            known = [each for each in values if each is not None and 0 <= each < rows]
-            ids[name] = (known if isinstance(value, list) else known[0]) if known else None
-        return ids
 
     @property
     def fingerprint(self) -> str:
@@ -246,7 +201,7 @@ class PretrainedFolder:
             pad_token_id=self.padding,
             num_beams=1,
             do_sample=False,
-            **self._choose_ids(model.generation_config),
+            **special_ids.choose(model.generation_config, self.tokenizer, self.decoder.embeddings),
         )
         return model.to(device).eval()
 
@@ -324,10 +279,6 @@ def _read_side(config: Any, side: str) -> Side:
     if positions and any(name in text_config.model_type for name in _NUMBERED_AFTER_PADDING):
         positions -= text_config.pad_token_id + 1
     return Side(positions, embeddings)
-
-
-def _read_ids(config: Any) -> dict[str, Any]:
-    return {name: getattr(config, name, None) for name in _GENERATED_IDS}
 
 
 def _hash(parts: Iterator[str]) -> str:
