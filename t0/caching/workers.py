@@ -31,12 +31,13 @@ from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.split_state import ABSENT, FAILED, STOP, JoinParts, PartInfo, SplitOutcome
 from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
+from t0.processes import spawn_context
 
 END_SECONDS, TICK_SECONDS = 10.0, 0.5
 _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
 # "spawn" instead of "fork", because the parent has threads, whose locks could stay locked in forked
 # workers.
-_SPAWN = multiprocessing.get_context("spawn")
+_SPAWN = spawn_context()
 # The number of threads of the input pipeline in each worker process.
 PIPELINE_THREADS = 2
 # The value that stands for a process's job while it prepares itself.

@@ -11,6 +11,7 @@
 | `listing` | search for tasks, caches and mixtures by name; members and rates of mixtures |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
 | `sentence_pieces` | token counts and the position at which a token limit truncates a text |
+| `text_growth` | limits of the rules with which a tokenizer changes a text |
 | `columns` | a summary of the columns of a user's data (`t0 init`) |
 | `starter_folder` | the folder that `t0 init` writes |
 | `lint` | checks of a prompt on sample rows |

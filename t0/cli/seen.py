@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--find", metavar="TEXT", help="find the steps, up to --step, that saw a text"
     )
+    add("--bucket", action="append", help="a bucket with the run's caches or vocabulary: gs://NAME")
     add_shared(parser, "vocab", "json")
 
 

@@ -26,6 +26,7 @@ from t0.feeding import manifest, packing, token_files
 from t0.feeding.manifest import Manifest
 from t0.feeding.random_access import CachedRecords
 from t0.feeding.training_data import TrainingData, open_training_data
+from t0.files.untrusted import check_buckets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,11 @@ def open_run(model_dir: str) -> "RunData":
             f"{model_dir} has no {manifest.MANIFEST}, so its batches are unknown. Runs of "
             "t5_mesh_transformer and of --write_stream write it"
         )
+    check_buckets(
+        dataclasses.asdict(recorded.data),
+        posixpath.join(model_dir, manifest.MANIFEST),
+        "add --bucket={bucket}",
+    )
     for task in recorded.data.tasks:
         if not manifest.is_indexed(task):
             raise UserError(

@@ -22,7 +22,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import multiprocessing
 import posixpath
 import re
 from collections import deque
@@ -43,6 +42,7 @@ from t0.feeding.training_data import Batch, TrainingData, open_training_data
 from t0.files import paths, tf_examples, tfrecord, write_whole
 from t0.files.object_facts import Facts
 from t0.files.publishing import remove_leftovers
+from t0.processes import spawn_context
 
 STREAM = "stream.json"
 # Takes the number of a window, and yields the rows of that window and of all later ones.
@@ -268,7 +268,7 @@ def _open_windows(data: TrainingData, workers: int) -> Iterator[_WindowsFrom]:
     if workers < 2:
         yield lambda first: (encode(data.window(number)) for number in itertools.count(first))
         return
-    context = multiprocessing.get_context("spawn")
+    context = spawn_context()
     with ProcessPoolExecutor(
         workers, mp_context=context, initializer=_open_in_worker, initargs=(data.spec,)
     ) as pool:

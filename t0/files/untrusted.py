@@ -12,6 +12,8 @@ file of a few lines that has aliases of aliases could stand for a billion values
     path_inside("gs://bucket/cache", "my_task", "info.train.json")
     # "gs://bucket/cache/my_task/info.train.json"
 
+    check_bucket("gs://bucket/cache", "/models/tiny", "add --bucket={bucket}")   # UserError
+
 The names of splits, files, datasets and tasks are checked twice: when a name is read
 (`checked_name`), and when a file is written under that name (`path_inside`). The second check
 accepts every name that other packages give their tasks. It refuses every name that would lead out
@@ -19,8 +21,11 @@ of the folder.
 """
 
 import json
+import os
 import posixpath
 import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ import yaml
 
 from t0.errors import UserError, reading
 from t0.files.any_path import binary
+from t0.files.paths import is_remote
 
 SAFE_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 DEEPEST = 100
@@ -35,8 +41,13 @@ LARGEST_JSON = 100_000_000
 LARGEST_YAML = 16 * 2**20
 # The maximum number of values in a YAML file. An alias counts as all the values it stands for.
 MOST_YAML_VALUES = 200_000
+# The bucket of T5's vocabulary, which is the default of most files.
+_PUBLISHED = re.compile(r"gs://t5-data/vocabs/[\w./-]+")
+_REMOTE = re.compile(r"\w+://\S+\Z")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+# The remote paths that a caller of this package's functions has named.
+named_buckets: set[str] = set()
 _NAME_RULE = "letters A to Z, digits and . _ - only, and neither '.' nor '..'"
 
 
@@ -193,6 +204,43 @@ def checked_name(name: object, kind: str, where: object) -> str:
         f"{where}: {name!r:.80} cannot be the name of a {kind}. Names have {_NAME_RULE}: choose "
         "another name."
     )
+
+
+def check_bucket(path: str, where: object, fix: str) -> None:
+    """Checks that the user has named the bucket of a path that data contains.
+
+    A downloaded file must not make a command contact a bucket. So the command line must name the
+    bucket, or the file must be in this bucket.
+
+    Args:
+      path: the path in the data. A local path is accepted.
+      where: the file or folder that contains the path.
+      fix: the end of the message, which says how to name the bucket; `{bucket}` is replaced.
+
+    Raises:
+      UserError: if the user has not named the bucket.
+    """
+    if not is_remote(path) or _PUBLISHED.fullmatch(path) and ".." not in path:
+        return
+    bucket = "/".join(path.split("/")[:3])
+    name = re.compile(rf"{re.escape(bucket)}(?![\w.-])")
+    if not any(map(name.search, [*sys.argv[1:], *named_buckets, os.fspath(where)])):
+        raise UserError(
+            f"{where} names {path!r:.200}, and only the command line names buckets. If you trust "
+            f"this file, {fix.format(bucket=bucket)}"
+        )
+
+
+def check_buckets(value: Any, where: object, fix: str) -> None:
+    """Calls `check_bucket` for each text of a JSON value that is a remote path."""
+    values = [value]
+    for item in values:
+        if isinstance(item, Mapping):
+            values += [*item, *item.values()]
+        elif isinstance(item, list | tuple):
+            values += item
+        elif isinstance(item, str) and _REMOTE.match(item):
+            check_bucket(item, where, fix)
 
 
 def path_inside(folder: str, *names: str) -> str:

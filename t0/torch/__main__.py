@@ -11,6 +11,7 @@ this specification to the other processes of the run, so none of them imports Te
 """
 
 import argparse
+import dataclasses
 import functools
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.files import paths
+from t0.files.untrusted import check_buckets
+from t0.processes import module_command
 from t0.torch import memory
 from t0.training.stepping import ActivationType
 
@@ -73,6 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--export_mtf", metavar="DIR", help="write the last checkpoint here for Mesh TensorFlow")
     add("--export_hf", metavar="DIR", help="write the last checkpoint here for Hugging Face")
+    add("--bucket", action="append", help="a bucket that spec.json may name: gs://NAME")
     add("--engine", choices=["torch"], help=argparse.SUPPRESS)  # always this engine
     return parser
 
@@ -100,6 +104,8 @@ def main(argv: Sequence[str]) -> None:
         text = _read_specification(words, joined)
         joined.check_equal("the specification", text)
         spec = from_json(text, RunSpec)
+        if _is_file(words):
+            check_buckets(dataclasses.asdict(spec), words[0], "add --bucket={bucket}")
         if joined.size > 1:
             joined.check_equal("the cache", _describe_caches(spec))
         if joined.device.type == "cuda":
@@ -160,7 +166,7 @@ def _make_specification(words: Sequence[str]) -> str:
     """Makes a specification from flags in a separate process, and returns its text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spec.json"
-        command = [sys.executable, "-m", "t0.cli.mesh_transformer", "--engine=torch", *words]
+        command = module_command("t0.cli.mesh_transformer", "--engine=torch", *words)
         command.append(f"--save_spec={path}")
         done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
         if done.returncode or not path.exists():

@@ -14,7 +14,6 @@ import atexit
 import contextlib
 import importlib.util
 import io
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -27,6 +26,7 @@ from t0.errors import UserError
 from t0.feeding.mixing import TaskShare
 from t0.feeding.reading import read_ahead
 from t0.feeding.training_data import Batch, Filling, Position, TrainingData, open_training_data
+from t0.processes import spawn_context
 
 
 def open_data(spec: DataSpec, words: Sequence[str]) -> "TrainingData | WorkerData":
@@ -84,7 +84,7 @@ class WorkerData:
         Raises:
           UserError: if the data cannot be read, or if the worker process was killed.
         """
-        context = multiprocessing.get_context("spawn")
+        context = spawn_context()
         receiver, sender = context.Pipe(duplex=False)
         arguments = (self._words, self.spec, rows, position, sender)
         worker = context.Process(target=_send_batches, args=arguments, daemon=True)

@@ -41,6 +41,7 @@ from t0.errors import UserError, say
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
+from t0.processes import module_command
 from t0.scoring import ranking
 from t0.scoring.batching import SortedPlan
 from t0.scoring.examples import RankTaskFacts
@@ -53,6 +54,7 @@ from t0.torch.model import move_to_device
 from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, check_local, choose_activation_type
 
+_JUDGE = "t0.cli.mesh_transformer"  # computes the metrics of decoded texts
 _INCOMPLETE = (
     "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "
     "--save_spec"
@@ -190,9 +192,8 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     checkpoints = checkpointing.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
-    words = ["-m", "t0.cli.mesh_transformer", *spec.judge]
     if not computes_metrics or importlib.util.find_spec("tensorflow") is None:
-        command = shlex.join(["python", *words])
+        command = shlex.join(["python", "-m", _JUDGE, *spec.judge])
         say(
             "the texts are decoded, and their metrics need TensorFlow. On a machine with "
             f"TensorFlow, if you trust the source of the specification, run: {command}"
@@ -201,7 +202,8 @@ def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
     sys.stdout.flush()
     # This process uses the GPUs, so the other process must not use them.
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, *words], env=environment, check=False)
+    command = module_command(_JUDGE, *spec.judge)
+    done = subprocess.run(command, env=environment, check=False)
     if done.returncode:
         raise UserError(
             "the metrics of the decoded texts were not computed, as the lines above say; the texts "

@@ -14,16 +14,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import t0
 from t0.errors import UserError, short_reason
+from t0.processes import module_command
 
-_START = """
-import sys
-if "" in sys.path: sys.path.remove("")
-sys.path.append(sys.argv.pop(1))
-import runpy
-runpy.run_module("t0.torch.tokenizer_check", run_name="__main__")
-"""
 LIMIT_BYTES = 4 * 2**30  # more than the imports use; a vocabulary of 256,000 pieces needs 1 GiB
 LIMIT_SECONDS = 300
 _TEXT = f"{string.printable} It rains in Zürich, 北京 and São Paulo. 😀 "
@@ -37,9 +30,7 @@ def check_within_limits(folder: Path) -> None:
       UserError: if the process fails, needs more than `LIMIT_BYTES` of memory, or takes longer than
         `LIMIT_SECONDS`.
     """
-    # With `python -m`, Python would first look for modules in the working directory, which may be
-    # the folder of the model.
-    command = [sys.executable, "-c", _START, str(Path(t0.__file__).parents[1]), str(folder)]
+    command = module_command("t0.torch.tokenizer_check", str(folder))
     environment = {**os.environ, "RUST_BACKTRACE": "0"}
     try:
         subprocess.run(

@@ -36,12 +36,13 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from t0.catalogue.text_growth import check_growth
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
 from t0.files.paths import check_folder, sha256
 from t0.scoring.ranking import MAX_LOGITS
-from t0.torch import model_checks
+from t0.torch import model_checks, special_ids
 from t0.torch.tokenizer_check import check_within_limits
 from t0.torch.world import World
 
@@ -65,9 +66,6 @@ _DEPENDS_ON_BATCH: dict[str, tuple[Callable[[Any], bool], Any]] = {
     "moe_eval_capacity_token_fraction": (lambda value: value >= 1, 1.0),
     "second_expert_policy": (lambda value: value == "all", "all"),
 }
-# The ids that a model needs to generate texts. All other generation settings of the folder, such as
-# the number of beams, are ignored, because tasks are decoded greedily.
-_GENERATED_IDS = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 _SHOWN = 4  # the maximum number of tensors that a message names
 # A model is built only if its elements are at most twice the elements in its files, plus this
 # number.
@@ -124,13 +122,17 @@ class PretrainedFolder:
         _check_files(self.path)
         self.config = config = _read_config(self.path)
         self.is_encoder_decoder = bool(config.is_encoder_decoder)
-        self.encoder, self.decoder = (_read_side(config, side) for side in ("encoder", "decoder"))
+        with as_user_error(self.path / special_ids.CONFIG):
+            sides = [_read_side(config, side) for side in ("encoder", "decoder")]
+        self.encoder, self.decoder = sides
         self.decoder_start: int | None = getattr(config, "decoder_start_token_id", None)
         if self.decoder_start is None:
             text_config = config.get_text_config(decoder=True)
             self.decoder_start = getattr(text_config, "bos_token_id", None)
+        special_ids.check(self.path, config, start=self.decoder_start, rows=self.decoder.embeddings)
         self._tensors = weight_files.open_weights(self.path).tensors
         self._weights = sorted({tensor.path for tensor in self._tensors.values()})
+        check_growth(self.path)
         check_within_limits(self.path)
         with as_user_error(self.path, "its tokenizer cannot be loaded"):
             self.tokenizer = import_transformers().AutoTokenizer.from_pretrained(
@@ -194,15 +196,12 @@ class PretrainedFolder:
                 ignore_mismatched_sizes=True,  # the report names mismatches; see below
             )
         _check_report(self.path, report)
-        ids = {name: getattr(model.generation_config, name, None) for name in _GENERATED_IDS}
-        if ids["eos_token_id"] is None:
-            ids["eos_token_id"] = self.tokenizer.eos_token_id
         model.generation_config = package.GenerationConfig(
             # After its end, a row of a batch is filled with this id, which `decode` removes.
             pad_token_id=self.padding,
             num_beams=1,
             do_sample=False,
-            **ids,
+            **special_ids.choose(model.generation_config, self.tokenizer, self.decoder.embeddings),
         )
         return model.to(device).eval()
 
@@ -272,6 +271,11 @@ def _read_side(config: Any, side: str) -> Side:
         next((size for name in names if (size := getattr(text_config, name, None))), None)
         for names in _SIZES[side]
     )
+    for value in (positions, embeddings):
+        if value is not None and type(value) is not int:
+            raise ValueError(f"a number of tokens is {value!r:.60}; expected an integer")
+    if embeddings is not None and embeddings < 0:
+        raise ValueError(f"the number of token ids is {embeddings:,}; expected at least 1")
     if positions and any(name in text_config.model_type for name in _NUMBERED_AFTER_PADDING):
         positions -= text_config.pad_token_id + 1
     return Side(positions, embeddings)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import resource
+import sys
 
 import numpy as np
 import pytest
@@ -298,12 +299,16 @@ def test_adapter_on_a_full_disk_raises_an_oserror(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
 
 
-def test_fingerprint_of_an_adapter_changes_with_its_base_in_a_bucket(tmp_path, base):
+def test_fingerprint_of_an_adapter_changes_with_its_base_in_a_bucket(tmp_path, base, monkeypatch):
     remote = any_path(f"ram://{tmp_path.name}/base")
     for path in base.iterdir():
         (remote / path.name).write_bytes(path.read_bytes())
     adapter = add_adapter(tmp_path / "adapter", base)
     change_config(adapter, base_model_name_or_path=str(remote))
+    for use in (open_source, lambda path: fingerprint("adapter", str(path), "")):
+        with pytest.raises(UserError, match="only the command line names buckets.*--adapter"):
+            use(adapter)
+    monkeypatch.setattr(sys, "argv", ["t0", "eval", str(remote), f"--adapter={adapter}"])
     before = fingerprint("adapter", str(adapter), "")
     (remote / "config.json").write_text("{} ")
     assert fingerprint("adapter", str(adapter), "") != before

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from t0.errors import UserError
 from t0.feeding import batch_examples, manifest
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
+from t0.files import paths
 from tests.feeding import tiny_caches
 
 ROWS, STEPS, FIRST = 4, 90, 5
@@ -136,3 +138,21 @@ def test_seen_refuses_changed_caches_and_unknown_runs(run, tmp_path):
     shard.write_bytes((folder / "cache" / "toy_a" / "train.tfrecord-00001-of-00003").read_bytes())
     with pytest.raises(UserError, match="shard train.tfrecord-00002-of-00003 of task toy_a has ch"):
         batch_examples.open_run(str(folder))
+
+
+def test_seen_contacts_no_bucket_that_only_the_manifest_names(run, monkeypatch, capsys):
+    folder, _ = run
+    path = folder / manifest.MANIFEST
+    path.write_text(path.read_text().replace(str(folder / "cache"), "gs://other/cache"))
+    contacted = []
+    monkeypatch.setattr(paths, "converted", contacted.append)
+    monkeypatch.setattr(sys, "argv", ["t0", "seen", str(folder)])
+    with pytest.raises(SystemExit):
+        main(["seen", str(folder), "--step", "7"])
+    error = capsys.readouterr().err
+    assert f"{path} names 'gs://other/cache/" in error and "add --bucket=gs://other" in error
+    assert contacted == []
+    monkeypatch.setattr(sys, "argv", ["t0", "seen", str(folder), "--bucket=gs://other"])
+    with pytest.raises(TypeError):  # `contacted.append` returns no context manager
+        main(["seen", str(folder), "--step", "7", "--bucket=gs://other"])
+    assert contacted

@@ -1,9 +1,18 @@
+import sys
 import time
 
 import pytest
 
 from t0.errors import UserError
-from t0.files.untrusted import DEEPEST, LARGEST_YAML, SAFE_LOADER, parsed_json, read_yaml
+from t0.files import untrusted
+from t0.files.untrusted import (
+    DEEPEST,
+    LARGEST_YAML,
+    SAFE_LOADER,
+    check_buckets,
+    parsed_json,
+    read_yaml,
+)
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
 
@@ -65,3 +74,32 @@ def test_untrusted_yaml_too_large_or_absent_is_refused(tmp_path):
         read_yaml(path)
     path.write_text("a: &x [1, 2]\nb: *x\nc: {<<: {d: 1}}\n")
     assert read_yaml(path) == {"a": [1, 2], "b": [1, 2], "c": {"d": 1}}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--cache_dirs=/a,gs://mine/cache"],
+        ["--bucket", "gs://mine"],
+        ["--gin_param=x = 'gs://mine/x'"],
+    ],
+)
+def test_untrusted_data_may_name_the_buckets_of_the_command_line(monkeypatch, argv):
+    monkeypatch.setattr(sys, "argv", ["t0", *argv])
+    data = {"tasks": [{"cache_files": ("gs://mine/other/a.tfrecord",)}]}
+    check_buckets(data, "/models/data_manifest.json", "")
+    for other in ("gs://min/a", "gs://mine2/a", "gs://mine.b/a", "gs://mine-b/a", "s3://mine/a"):
+        with pytest.raises(UserError, match=f"x.json names '{other}'.* add --bucket={other[:-2]}$"):
+            check_buckets({"a": [other]}, "x.json", "add --bucket={bucket}")
+
+
+def test_untrusted_data_may_name_its_own_bucket_and_the_published_vocabulary(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["t0"])
+    check_buckets({"file": "gs://mine/a"}, "gs://mine/models/x.json", "")
+    check_buckets(["gs://t5-data/vocabs/cc_all.32000/sentencepiece.model", "/a", None, 3], "x", "")
+    check_buckets({"text": "see gs://mine/a, and https://example.org for more"}, "x", "")
+    for path in ("gs://t5-data/vocabs/../a", "gs://t5-data/other", "gs://mine/a"):
+        with pytest.raises(UserError, match="only the command line names buckets"):
+            check_buckets({path: 1}, "x", "")
+    monkeypatch.setattr(untrusted, "named_buckets", {"gs://mine/b"})
+    check_buckets(["gs://mine/a"], "x", "")

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the order the data flows: a room imports itself and the rooms before it.
 ROOMS = (
     "machine",
+    "processes",
     "errors",
     "absent_classes",
     "text_tables",
@@ -49,6 +50,7 @@ ONLY = {
     "torch": {
         *(
             "machine",
+            "processes",
             "errors",
             "files",
             "config",
@@ -63,7 +65,8 @@ ONLY = {
 }
 WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
-# Settings that other packages keep for their users, and how a file sets them.
+# Settings that other packages keep for their users, and how a file sets them. The last one has no
+# public name.
 SETTINGS = tuple(
     f"assigns to {setting}"
     for setting in (
@@ -72,6 +75,7 @@ SETTINGS = tuple(
         "flags.FLAGS[name].value",
         "gin_config._LOCATION_PREFIXES[:]",
         "sys.unraisablehook",
+        "util._args_from_interpreter_flags",
     )
 )
 # Guides, not aims: a file is one idea, mostly 150 to 500 lines, a function mostly under 50. What is
@@ -463,6 +467,14 @@ OTHER_OPENERS = {
     "TFRecordDataset": "feeding/batch_stream",
     "TextLineDataset": "feeding/live",
 }
+
+
+def test_other_python_processes_do_not_search_the_working_directory():
+    found = []
+    for path in SOURCES:
+        text = path.read_text()
+        found += [path.stem for word in ("get_context(", "[sys.executable") if word in text]
+    assert set(found) == {"processes"}
 
 
 def _way_of_opening(call):
