@@ -152,7 +152,7 @@ class PretrainedFolder:
         """A hash of the configs and of the tokenizer files that `vocabulary` does not hash."""
         matches = {path for pattern in _SETTINGS for path in self.path.glob(pattern)}
         files = sorted(path for path in matches if path.is_file() and path.name not in _BESIDE)
-        return _hash(f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files)
+        return _hash(f"{p.name} {sha256(p)}" for p in files)
 
     @property
     def vocabulary(self) -> dict[str, Any]:
