@@ -9,10 +9,12 @@ import pytest
 from t0.caching import source_shards
 from t0.compat import seqio
 from t0.compat import tf1 as tf
+from t0.errors import UserError
 from t0.feeding import cached_examples, live, manifest, objectives, opening
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
+from t0.run import specify
 from t0.scoring.records import FEATURES, cached_records, record_of, sort_records
 
 LENGTHS = {"inputs": 9, "targets": 5}
@@ -201,12 +203,17 @@ class OddRows(seqio.Task):
 def test_appended_eos_after_other_steps_is_left_to_seqio(add_task, after):
     task = add_task(after)
     assert objectives.eos_of(task) is None
-    assert bool(spec_of(task).tasks[0].cache_files) == (not after)
+    spec = spec_of(task).tasks[0]
+    assert bool(spec.cache_files) == (not after)
+    if after:
+        with pytest.raises(UserError, match="append_eos.* runs after its cache, and only SeqIO"):
+            specify._require_finished(spec, use_cached=True)
 
 
 def test_appended_eos_of_own_task_class_is_left_to_seqio(add_task):
     task = add_task([AFTER_TRIM])
     assert objectives.eos_of(task).ids == {"inputs": 1, "targets": 1}
+    specify._require_finished(spec_of(task).tasks[0], use_cached=True)
     odd = OddRows(
         "odd",
         source=task.source,
