@@ -99,6 +99,20 @@ class InstructionSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class EosSpec:
+    """The EOS that SeqIO appends to the cached records of a task, if it is its only step then.
+
+    Attributes:
+      ids: feature -> the id of its EOS token. Other features have no EOS.
+      after_trim: whether a sequence is truncated before EOS is appended, so that it always ends in
+        EOS, as with SeqIO's `append_eos_after_trim`.
+    """
+
+    ids: Mapping[str, Count]
+    after_trim: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class RankTaskSpec:
     """The facts about a task that rank evaluation needs.
 
@@ -134,6 +148,7 @@ class TaskSpec:
         None for other tasks.
       instructions: the parameters that turn the cached records of an instruction task into
         examples; None for other tasks. `t0.tasks.instruction_steps` describes the records.
+      eos: the EOS that is appended to cached records; None if the records have it, or need none.
       rank: the facts that rank evaluation needs, if each cached record is one answer choice; None
         for other tasks. Such a record has the features "idx" [2], "inputs", "targets",
         "is_correct", and the texts "inputs_pretokenized" and "targets_pretokenized".
@@ -148,6 +163,7 @@ class TaskSpec:
     cache_files: tuple[str, ...] = ()
     objective: ObjectiveSpec | None = None
     instructions: InstructionSpec | None = None
+    eos: EosSpec | None = None
     rank: RankTaskSpec | None = None
     choices: bool = False
 

@@ -1,4 +1,4 @@
-"""Makes training examples from cached instructions, and from cached answer choices, in numpy.
+"""Makes examples of cached instructions, answer choices and records without EOS, in numpy.
 
     lengths = {"inputs": 1024, "targets": 128}
     source = InstructedSource("joke", files, 60, INSTRUCTION_FEATURES, spec=spec, lengths=lengths)
@@ -16,6 +16,11 @@ task, epoch, block).
     next(source.blocks(epoch=0, first=0, seed=7))[0]
     # {"inputs": int32 [n], "targets": int32 [2, m]}: the right choice first, padded with zeros
 
+    source = EndedSource("tea", files, 120, ("inputs", "targets"), eos=spec, lengths=lengths)
+
+The cached records of such a task have no EOS, which SeqIO appends while it reads them. The blocks
+are those of `t0.feeding.live.LiveSource`, so a run that began with SeqIO continues here.
+
 A cache of a rank-evaluation task has one record for each choice, as SeqIO's `rank_classification`
 writes it. The choices of an example may lie in different files, so the records of a split are read
 together and stay in memory. As in rank evaluation, the feature `weight` is not used, and an example
@@ -24,15 +29,17 @@ is only used if exactly one of its choices is right and no other choice has the 
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from t0.config.specification import InstructionSpec
+from t0.config.specification import EosSpec, InstructionSpec
 from t0.errors import UserError
 from t0.feeding import pretraining
-from t0.feeding.reading import CachedSource, ExampleBlock, key_of, shuffled
-from t0.feeding.token_files import Ragged, slices
+from t0.feeding.random_access import interleave_blocks
+from t0.feeding.reading import BLOCK_EXAMPLES, CachedSource, ExampleBlock, key_of, shuffled
+from t0.feeding.token_files import Ragged, read_batches, slices
 
 # The features of a record of an answer choice: the numbers of its example and of its choice, the
 # token ids, and whether the choice is right.
@@ -150,6 +157,79 @@ def _select_parts(sizes: np.ndarray, spec: InstructionSpec) -> np.ndarray:
         fits[:, kind] = used[:, None] + np.cumsum(sizes[:, kind], axis=1) <= most
         used = used + (sizes[:, kind] * fits[:, kind]).sum(1)
     return fits
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndedSource(CachedSource):
+    """The examples of a task to whose cached records SeqIO appends EOS.
+
+    Attributes:
+      eos: the EOS of each feature.
+      lengths: feature -> maximum number of tokens.
+    """
+
+    eos: EosSpec
+    lengths: Mapping[str, int]
+
+    @property
+    def cache(self) -> None:
+        """None, because the blocks are those of the uncached source `LiveSource`."""
+        return
+
+    def blocks(self, *, epoch: int, first: int, seed: int | None) -> Iterator[ExampleBlock]:
+        """Yields the blocks of an epoch from number `first` on, unshuffled if `seed` is None.
+
+        Raises:
+          UserError: if a file cannot be read.
+        """
+        records = interleave_blocks(self._records(file) for file in self.files)
+        for number in itertools.count():
+            members = [*itertools.islice(records, BLOCK_EXAMPLES)]
+            if not members:
+                return
+            if number >= first:
+                columns = zip(self.features, zip(*members, strict=True), strict=True)
+                features = {name: _join_sequences(sequences) for name, sequences in columns}
+                ended = append_eos(features, self.eos, self.lengths)
+                order = shuffled(self.name, epoch, number, seed, len(members))
+                yield ExampleBlock(ended, order)
+
+    def read(self, files: Sequence[str]) -> dict[str, Ragged]:
+        """Returns feature -> the ids of each record of some of the files, ended but not truncated.
+
+        Raises:
+          UserError: if a file cannot be read. The message has the task and the file.
+        """
+        return append_eos(super().read(files), self.eos)
+
+    def _records(self, file: str) -> Iterator[tuple[np.ndarray, ...]]:
+        for ids in read_batches(file, self.features):
+            for number in range(len(ids[self.features[0]].lengths)):
+                yield tuple(ids[name].sequence(number) for name in self.features)
+
+
+def _join_sequences(sequences: Sequence[np.ndarray]) -> Ragged:
+    return Ragged(np.concatenate(sequences), np.cumsum([0, *map(len, sequences)]))
+
+
+def append_eos(
+    features: Mapping[str, Ragged], eos: EosSpec | None, lengths: Mapping[str, int] | None = None
+) -> dict[str, Ragged]:
+    """Appends EOS to cached records and truncates them, as SeqIO does.
+
+    Args:
+      features: feature -> the ids of each record.
+      eos: the EOS of each feature; None to append nothing.
+      lengths: feature -> maximum number of tokens; None to truncate nothing.
+    """
+    ended = dict(features)
+    for name, ids in features.items():
+        limit = (lengths or {}).get(name)
+        if eos and name in eos.ids:
+            most = limit if eos.after_trim else None
+            ids = pretraining.append_eos(ids, eos.ids[name], most)  # noqa: PLW2901
+        ended[name] = pretraining.append_eos(ids, None, limit) if limit is not None else ids
+    return ended
 
 
 class ChoiceBlock(ExampleBlock):

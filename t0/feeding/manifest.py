@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_file, to_json
@@ -70,7 +70,8 @@ class Manifest:
 
 def is_indexed(task: TaskSpec) -> bool:
     """Returns whether a task is cached as examples, so that each draw has a known record."""
-    return bool(task.cache_files) and task.objective is None and not task.choices
+    makes_examples = task.objective is not None or task.eos is not None or task.choices
+    return bool(task.cache_files) and not makes_examples
 
 
 def build(data: Any, rows: int, start: Start, recorded: Manifest | None = None) -> Manifest | None:
@@ -118,7 +119,9 @@ def find_difference(recorded: Manifest, current: Manifest, *, starts: bool = Fal
 
     The folders of caches may differ. The starts are only compared if `starts` is true.
     """
-    before, now = _facts(recorded), _facts(current)
+    # Earlier versions read the caches of some tasks with SeqIO, and recorded no files of them.
+    live = {task.name for task in recorded.data.tasks if not task.cache_files}
+    before, now = _facts(recorded), _facts(current, live)
     if starts:
         before["the start"], now["the start"] = map(
             dataclasses.asdict, (recorded.start, current.start)
@@ -132,13 +135,20 @@ def find_difference(recorded: Manifest, current: Manifest, *, starts: bool = Fal
     return None
 
 
-def _facts(manifest: Manifest) -> dict[str, Any]:
-    """Returns name -> value, for every fact that determines the batches."""
+def _facts(manifest: Manifest, live: Collection[str] = ()) -> dict[str, Any]:
+    """Returns name -> value, for every fact that determines the batches.
+
+    Args:
+      manifest: the manifest.
+      live: tasks that SeqIO read, for which EOS and files are no facts.
+    """
     data = parsed_json(to_json(manifest.data))
     tasks = data.pop("tasks")
     facts = {"the batch": manifest.batch, **data}
     for task in tasks:
         files = task.pop("cache_files")
+        if task["eos"] and task["name"] in live:
+            files, task["eos"] = (), None
         for feature in task["features"].values():
             feature.pop("vocabulary", None)
         facts |= _flatten(f"task {task['name']}", task)

@@ -4,6 +4,8 @@
     # ObjectiveSpec("t5.data.preprocessors.span_corruption", segment_tokens=568, ...)
     instructions_of(task, {"inputs": 1024, "targets": 128})
     # InstructionSpec(positives=2, longest_inputs=1024, eos={"inputs": 1, "targets": 1})
+    eos_of(task)
+    # EosSpec(ids={"inputs": 1, "targets": 1}, after_trim=True)
 
 An objective is recognized by the task's preprocessing steps after its caching point. There must be
 one step from `_OBJECTIVES`, optionally followed by SeqIO's `append_eos_after_trim`. For all other
@@ -22,7 +24,7 @@ import numpy as np
 
 from t0.compat import seqio, t5_preprocessors
 from t0.config.bindings import bound
-from t0.config.specification import InstructionSpec, ObjectiveSpec
+from t0.config.specification import EosSpec, InstructionSpec, ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import pretraining
 from t0.tasks import instruction_steps
@@ -114,6 +116,32 @@ def instructions_of(task: seqio.Task, lengths: Mapping[str, int]) -> Instruction
             for name, feature in task.output_features.items()
         },
     )
+
+
+def eos_of(task: seqio.Task) -> EosSpec | None:
+    """Returns the EOS that SeqIO appends to a task's cached records.
+
+    Returns:
+      None if no step or another step follows the cache, or if only SeqIO can run the steps.
+    """
+    if not task.supports_caching or type(task).get_dataset is not seqio.Task.get_dataset:
+        return None
+    steps = list(task.preprocessors[task._cache_step_idx + 1 :])
+    append = [step for step in steps if step is not seqio.trim_dataset]
+    features = task.output_features.items()
+    if not steps or append not in _EOS_STEPS or any(f.rank != 1 for _, f in features):
+        return None
+    if steps[0] is seqio.trim_dataset and append == [seqio.preprocessors.append_eos]:
+        return None  # the length that remains here depends on whether there is an EOS
+    ended = [(name, feature) for name, feature in features if append and feature.add_eos]
+    ids = {name: feature.vocabulary.eos_id for name, feature in ended}
+    if None in ids.values():
+        return None
+    return EosSpec(ids, after_trim=append == [seqio.preprocessors.append_eos_after_trim])
+
+
+# The steps, without truncation. SeqIO truncates at the end anyway.
+_EOS_STEPS = ([], [seqio.preprocessors.append_eos], [seqio.preprocessors.append_eos_after_trim])
 
 
 def _gin_changes_defaults() -> bool:

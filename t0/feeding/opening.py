@@ -38,7 +38,7 @@ from t0.feeding.live import (
     own_sampling,
     tokenizes_text,
 )
-from t0.feeding.objectives import instructions_of, objective_of
+from t0.feeding.objectives import eos_of, instructions_of, objective_of
 from t0.feeding.random_access import rows_as_read
 from t0.feeding.reading import ExampleSource
 from t0.feeding.training_data import TrainingData, open_training_data
@@ -250,7 +250,8 @@ def task_spec(
     if not use_cached and objective is not None and not tokenizes_text(task):
         objective = None
     instructions = instructions_of(task, lengths) if use_cached else None
-    if use_cached and (objective or instructions or is_all_cached(task)):
+    eos = eos_of(task) if use_cached else None
+    if use_cached and (objective or instructions or eos or is_all_cached(task)):
         files, examples = cache_files(task, split)
     else:
         files = ()
@@ -269,6 +270,7 @@ def task_spec(
         cache_files=files,
         objective=objective,
         instructions=instructions,
+        eos=eos,
     )
 
 
@@ -332,6 +334,7 @@ _KEEPING = (
     seqio.preprocessors.tokenize,
     seqio.preprocessors.append_eos,
     seqio.preprocessors.append_eos_after_trim,
+    seqio.trim_dataset,
 )
 # Number in a cache's info or stats file -> the limit that it must be below. The number of shards is
 # limited because the names of cache files have five digits for the shard.

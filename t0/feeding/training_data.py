@@ -17,6 +17,7 @@ choices, the targets are int32 [sequences, choices, length], and the right choic
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from t0.feeding.cached_examples import (
     CHOICE_FEATURES,
     INSTRUCTION_FEATURES,
     ChoiceSource,
+    EndedSource,
     InstructedSource,
 )
 from t0.feeding.mixing import DRAWS, MixedStream, TaskShare, TaskState
@@ -320,12 +322,15 @@ def open_source(
             )
         return live(task, data)
     cache = task.name, task.cache_files, task.examples or 0
+    source = CachedSource
+    if task.eos is not None:
+        source = functools.partial(EndedSource, eos=task.eos, lengths=data.lengths)
     if task.choices:
-        return ChoiceSource(CachedSource(*cache, CHOICE_FEATURES))
+        return ChoiceSource(source(*cache, CHOICE_FEATURES))
     if task.objective is not None:
         documents = CachedDocuments(CachedSource(*cache, ("targets",)))
         return PretrainingSource(task.name, documents, task.objective, data.lengths)
     if task.instructions is not None:
         spec = task.instructions
         return InstructedSource(*cache, INSTRUCTION_FEATURES, spec=spec, lengths=data.lengths)
-    return CachedSource(*cache, tuple(data.lengths))
+    return source(*cache, tuple(data.lengths))

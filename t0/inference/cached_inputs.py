@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from t0.caching.row_numbers import ROW
-from t0.config.specification import InstructionSpec
+from t0.config.specification import EosSpec, InstructionSpec
 from t0.errors import UserError
 from t0.feeding import cached_examples, pretraining
 from t0.feeding.random_access import interleave_blocks, rows_as_read
@@ -35,6 +35,7 @@ def open_cache(
     total: int | None,
     vocabularies: tuple[Any, Any],
     spec: InstructionSpec | None = None,
+    eos: EosSpec | None = None,
     hides_targets: bool = False,
 ) -> InputSource:
     """Returns the source of the examples in a task's cached split.
@@ -48,6 +49,7 @@ def open_cache(
         no text.
       spec: for a task with instructions, the specification of how its inputs are made; None for
         other tasks.
+      eos: the EOS that is appended to the records; None if they have it.
       hides_targets: whether to omit the targets, because the labels of the split are withheld.
 
     Raises:
@@ -56,7 +58,7 @@ def open_cache(
     """
 
     def read(shard: int, shards: int) -> Iterator[InferenceExample]:
-        streams = (_records(task, file, spec) for file in files)
+        streams = (_records(task, file, spec, eos) for file in files)
         for number, (inputs, texts) in enumerate(interleave_blocks(streams)):
             if number % shards == shard:
                 texts_shown = [
@@ -73,14 +75,16 @@ def open_cache(
 _Record = tuple[list[list[int] | None], list[bytes | None]]
 
 
-def _records(task: str, file: str, spec: InstructionSpec | None) -> Iterator[_Record]:
+def _records(
+    task: str, file: str, spec: InstructionSpec | None, eos: EosSpec | None
+) -> Iterator[_Record]:
     """Yields the ids and texts of the inputs and targets in each record."""
     for records in record_batches(file):
         try:
             if spec is not None:
                 ids, texts = _decode_instructions(records, spec)
             else:
-                ids = ids_of(records, (*FIELDS, _CHOICES))
+                ids = cached_examples.append_eos(ids_of(records, (*FIELDS, _CHOICES)), eos)
                 texts = [*texts_of(records, _TEXTS).values()]
         except ValueError as error:
             raise UserError(f"{file} cannot be read: {error}") from error

@@ -6,6 +6,7 @@
     tpu_checks   checks the machine, the TPU and the configured run before a run on a TPU
     weights      finds a run's initial checkpoint, and exports the model at its end
     arguments    the arguments of Mesh TensorFlow's `run`
+    mesh_settings  names settings of Mesh TensorFlow that a run without a TPU does not read
     specify      converts a configured run to a run specification, for an engine without gin
     run_records  builds the files that describe a run, for an engine without gin
     modes        the table from mode and engine to the function that runs it

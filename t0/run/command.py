@@ -114,6 +114,7 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
     """
     from t0.config import parse
     from t0.config.bindings import bound
+    from t0.run import mesh_settings
 
     bound_types = {
         parameter
@@ -138,6 +139,8 @@ def _check_bindings(flags: Any, parsed: Any, mode: str) -> list[str]:
             command_flags.activation_dtype(bound("get_variable_dtype.activation_dtype"))
         )
     notes += command_flags.check_mode(flags, mode)
+    if not flags.tpu:
+        notes += mesh_settings.find_unread(parsed, mode)
     return [*notes, *parse.find_unread_params(parsed, mode)]
 
 

@@ -234,12 +234,15 @@ def _train_in_directory(
 
 def _rank(run: ConfiguredRun) -> None:
     """Scores every answer choice, with Mesh TensorFlow's code for language models, else our own."""
-    if bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
+    own_scores = bound("run.predict_fn") is not None
+    if own_scores or bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
         if bound("score_eval.num_shards", 1) != 1:
             raise UserError(
-                "--num_shards is for encoder-decoders; Mesh TensorFlow scores other models"
+                "--num_shards is for encoder-decoders without run.predict_fn; Mesh TensorFlow "
+                "scores other models"
             )
-        evaluation_dispatch.refuse_settings("Mesh TensorFlow scores a language model")
+        scored = "with run.predict_fn" if own_scores else "a language model"
+        evaluation_dispatch.refuse_settings(f"Mesh TensorFlow scores {scored}")
         _mesh_run(run)
         return
     if evaluation_dispatch.EvaluationSettings().decoded:
@@ -266,6 +269,11 @@ def _evaluate(run: ConfiguredRun) -> None:
             _decode(_select_tasks(run, names), texts)
         return
     names_by_kind = {kind: {task.name for task in members} for kind, members in kinds.items()}
+    if evaluation_dispatch.RANK in kinds and bound("run.predict_fn") is not None:
+        raise UserError(
+            f"task {kinds[evaluation_dispatch.RANK][0].name} ranks answer choices, and mode 'eval' "
+            "does not call run.predict_fn for them: use --gin_file=score_eval.gin, or unset it"
+        )
     arguments = run.read()
     select = functools.partial(evaluation_dispatch.select_examples, arguments["eval_dataset_fn"])
     for kind, evaluate in (

@@ -71,6 +71,8 @@ def run_spec(
     """
     arguments = run_arguments.read(passed_arguments)
     trains = mode == "train"
+    if trains:
+        _refuse_unread(arguments)
     inputs = mesh_utils.inputs_vocabulary(arguments["vocabulary"])
     targets = mesh_utils.targets_vocabulary(arguments["vocabulary"])
     data = _data_spec(mode, arguments)
@@ -111,6 +113,22 @@ def run_spec(
     return dataclasses.replace(spec, records=records)
 
 
+# Functions of Mesh TensorFlow that choose the initial variables. gin binds a function to each.
+_INITIAL = ("init_checkpoint_variable_mapping", "should_load_variable")
+
+
+def _refuse_unread(arguments: Mapping[str, Any]) -> None:
+    """Raises a UserError for a training setting of Mesh TensorFlow without an equal in PyTorch."""
+    settings = [line for function in _INITIAL for line in changed_parameters(function)]
+    if arguments["ensemble_inputs"]:
+        settings.append(f"run.ensemble_inputs = {arguments['ensemble_inputs']!r}")
+    if settings:
+        raise UserError(
+            f"{settings[0]} is not read with --engine=torch: unset it, or train with "
+            "t5_mesh_transformer without --engine=torch"
+        )
+
+
 def _evaluation_fields(
     mode: str, arguments: Mapping[str, Any], checkpoint: str | None, vocabularies: tuple[Any, Any]
 ) -> dict[str, Any]:
@@ -123,6 +141,11 @@ def _evaluation_fields(
         raise UserError(
             f"{unread[0]} is not read with --engine=torch, which has no waiting; name the "
             "checkpoints with run.eval_checkpoint_step"
+        )
+    if mode != "train" and bound("run.predict_fn", evaluate=False) is not None:
+        raise UserError(
+            "run.predict_fn is a function of TensorFlow, which the PyTorch engine cannot call: "
+            "unset it, or leave out --engine=torch"
         )
     if mode == "score_eval":
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}

@@ -24,7 +24,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from t0.caching.row_numbers import ExampleRows, cached_rows
+from t0.config.specification import EosSpec
 from t0.errors import UserError
+from t0.feeding.cached_examples import append_eos
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 
 _INTEGERS = ("idx", "inputs", "targets", "is_correct")
@@ -156,7 +158,12 @@ def not_ranked(task: str) -> UserError:
 
 
 def cached_records(
-    task: str, files: Sequence[str], *, examples: int | None = None, by_row: bool = True
+    task: str,
+    files: Sequence[str],
+    *,
+    examples: int | None = None,
+    by_row: bool = True,
+    eos: EosSpec | None = None,
 ) -> TaskRecords:
     """Returns the records of a cache in the order of its files.
 
@@ -166,11 +173,12 @@ def cached_records(
       examples: see `number_records`.
       by_row: whether to number the examples by row. If the cache does not record the rows, the
         examples keep the numbers that they have in the cache.
+      eos: the EOS that is appended to the records; None if they have it.
 
     Raises:
       UserError: if a file cannot be read or is damaged, or if its records have no answer choices.
     """
-    records = (record for file in files for record in _records_of(task, file))
+    records = (record for file in files for record in _records_of(task, file, eos))
     return number_records(records, cached_rows(files), examples=examples, by_row=by_row)
 
 
@@ -203,10 +211,11 @@ def number_records(
     return TaskRecords(numbered, rows.count if by_row else None)
 
 
-def _records_of(task: str, file: str) -> Iterator[ChoiceRecord]:
+def _records_of(task: str, file: str, eos: EosSpec | None) -> Iterator[ChoiceRecord]:
     for records in record_batches(file, _BATCH_RECORDS):
         try:
-            integers, texts = ids_of(records, _INTEGERS), texts_of(records, _TEXTS)
+            integers = append_eos(ids_of(records, _INTEGERS), eos)
+            texts = texts_of(records, _TEXTS)
         except ValueError as error:
             raise UserError(f"{file} cannot be read: {error}") from error
         for row in range(len(records)):

@@ -158,6 +158,7 @@ def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
         total=job.task.examples,
         vocabularies=(Pieces(spec.inputs_vocabulary.file), targets),
         spec=job.task.instructions,
+        eos=job.task.eos,
         hides_targets=job.hides_targets,
     )
 
@@ -273,7 +274,8 @@ def rank_choices(spec: RunSpec, world: World) -> None:
 
 
 def _read_records(task: TaskSpec, examples: int | None, by_row: bool) -> TaskRecords:
-    return cached_records(task.name, task.cache_files, examples=examples, by_row=by_row)
+    options = {"examples": examples, "by_row": by_row, "eos": task.eos}
+    return cached_records(task.name, task.cache_files, **options)
 
 
 class ShardedScorer:

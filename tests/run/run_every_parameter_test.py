@@ -1,21 +1,28 @@
-"""No gin parameter of this project is ignored: each reaches the run, or a line or an error says no.
+"""No gin parameter is ignored: each reaches the run, or a line or an error says no.
 
-The parameters are those of docs/reference.md, read from the code.
+The parameters of this project are those of docs/reference.md, read from the code. The parameters of
+Mesh TensorFlow and T5 are those of the functions that our modes replace; those of decoding and of
+checkpoints are in `inference_jobs_test`.
 """
 
 import ast
+import dataclasses
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
-from t0.compat import gin, gin_config
+from t0.compat import gin, gin_config, mesh_utils
 from t0.config import parse
 from t0.config.flags import GIN_MODES
 from t0.errors import UserError
-from t0.run import configure, specify
+from t0.feeding import opening
+from t0.run import configure, mesh_settings, modes, specify
+from t0.scoring import evaluate
 from t0.torch import schedules
+from t0.training import graph
 
 ROOT = Path(__file__).resolve().parents[2]
 # Functions without a row in `parse.READ_IN`: the tasks call them, or the macros of run files.
@@ -160,3 +167,152 @@ def test_activation_dtype_of_other_types_is_refused(binding, mode, message):
     given = flags.parse(["run", f"--gin_param={binding}"])
     with pytest.raises(UserError, match=message):
         command._check_bindings(given, parse.parse([], given.gin_param), mode)
+
+
+# Function of Mesh TensorFlow or T5 that one of our modes replaces -> the parameters that our code
+# reads.
+FIELDS = {field.name for field in dataclasses.fields(graph.TrainingSpec)}
+DATA = set(inspect.signature(opening.data_spec).parameters)
+APPLIED = {
+    "run": FIELDS - {"outer_batch_size", "init_variable_filter", "model_info_file"},
+    "tpu_estimator_model_fn": {*graph._OF_MODEL_FN},
+    "mesh_train_dataset_fn": DATA - {"default_seed", "choices"},
+    "mesh_eval_dataset_fn": {*evaluate._READING, "mixture_or_task_name"},
+}
+# The same for single parameters -> a text of the module that reads the parameter.
+READERS = {
+    "run": {
+        "train_dataset_fn": ("run/modes.py", 'arguments["train_dataset_fn"]'),
+        "eval_dataset_fn": ("scoring/evaluate.py", 'arguments["eval_dataset_fn"]'),
+        "dataset_split": ("scoring/evaluate.py", 'arguments["dataset_split"]'),
+        "eval_checkpoint_step": ("scoring/mesh_model.py", 'arguments["eval_checkpoint_step"]'),
+        "eval_summary_dir": ("scoring/ranking.py", 'arguments["eval_summary_dir"]'),
+        "eval_dir_suffix": ("scoring/ranking.py", 'arguments["eval_dir_suffix"]'),
+        "mode": ("run/preflight.py", 'bound("run.mode"'),
+        "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
+        "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),
+        "train_model_fn": ("run/modes.py", 'bound("run.train_model_fn")'),
+        "predict_fn": ("run/modes.py", 'bound("run.predict_fn")'),
+    },
+    "serialize_num_microbatches": {
+        "tokens_per_microbatch_per_replica": (
+            "run/specify.py",
+            "mesh_utils.serialize_num_microbatches(",
+        )
+    },
+    "init_checkpoint_variable_mapping": {
+        "mapping_fn": (
+            "training/checkpointing.py",
+            "mesh_utils.init_checkpoint_variable_mapping(name)",
+        )
+    },
+    "should_load_variable": {
+        "filter_fn": ("training/checkpointing.py", "mesh_utils.should_load_variable(name)")
+    },
+    "auto_train_steps": {"train_tokens": ("run/arguments.py", "steps(batch, lengths)")},
+}
+# Parameters of `run` that only Mesh TensorFlow's own modes read.
+OF_MESH_MODES = {"perplexity_eval_steps", "export_checkpoint_step", "export_path"}
+# Parameters that Mesh TensorFlow or T5 passes, so that gin's value has no effect there either.
+CALLERS = {
+    "run": OF_MESH_MODES,
+    "tpu_estimator_model_fn": {
+        *("model_type", "transformer_model", "vocabulary", "model_dir", "use_tpu", "mesh_shape"),
+        *("layout_rules", "batch_size", "sequence_length", "autostack", "keep_checkpoint_max"),
+        *("save_checkpoints_steps", "learning_rate_schedule", "optimizer", "predict_fn"),
+        *("score_in_predict_mode", "ensemble_inputs", "mesh_devices"),
+    },
+    "mesh_train_dataset_fn": {"vocabulary"},
+    "mesh_eval_dataset_fn": {"sequence_length", "dataset_split", "vocabulary"},
+    "score_with_estimator": {
+        *("estimator", "input_fn", "eval_checkpoint_step", "model_dir", "vocabulary"),
+        "num_examples",
+    },
+    "compute_log_likelihoods": {"estimator", "input_fn", "checkpoint_path"},
+    "save_scores": {"results", "vocabulary"},
+    "pack_dataset": {"dataset", "length", "keys"},
+    "pack_or_pad": {"dataset", "length", "pack", "feature_keys", "ensure_eos"},
+    "serialize_num_microbatches": {"batch_dim", "sequence_length", "mesh_shape", "layout_rules"},
+    "init_checkpoint_variable_mapping": {"name"},
+    "should_load_variable": {"name"},
+    "auto_train_steps": {"batch_size", "sequence_length"},
+}
+
+
+def signature_of(function):
+    return set(inspect.signature(gin_config._REGISTRY.get_match(function).wrapped).parameters)
+
+
+@pytest.mark.parametrize("function", CALLERS)
+def test_every_parameter_of_replaced_mesh_functions_is_applied_or_named(function):
+    named, readers = mesh_settings.UNREAD.get(function, {}), READERS.get(function, {})
+    covered = {*APPLIED.get(function, ()), *readers, *CALLERS[function], *named}
+    found = signature_of(function)
+    assert found <= covered
+    assert {*readers, *named} <= found
+    # gin cannot bind what the caller passes, and a parameter is not both read and unread.
+    in_both = {"outer_batch_size"} if function == "tpu_estimator_model_fn" else set()
+    assert ({*APPLIED.get(function, ()), *readers} & {*named}) - {"vocabulary", "model_dir"} == (
+        in_both
+    )
+    for path, text in readers.values():
+        assert text in (ROOT / "t0" / path).read_text(), path
+
+
+def test_named_functions_of_mesh_are_all_in_the_table():
+    assert mesh_settings.UNREAD.keys() <= CALLERS.keys()
+    assert all(modes.MODES[mode] is modes._mesh_run for mode in GIN_MODES if "export" in mode)
+
+
+@pytest.mark.parametrize("function", ["train_model", "eval_model"])
+def test_unconfigurable_mesh_functions_read_only_parameters_of_run(function):
+    parameters = set(inspect.signature(getattr(mesh_utils, function)).parameters)
+    more = {"estimator", "eval_with_score", "score_with_estimator_fn"}
+    assert parameters - more <= signature_of("run")
+
+
+@pytest.mark.parametrize(
+    ("function", "parameter"),
+    [(function, name) for function, names in mesh_settings.UNREAD.items() for name in names],
+)
+def test_unread_mesh_parameter_is_named_by_mode(function, parameter):
+    where, reason = mesh_settings.UNREAD[function][parameter]
+    parsed = parse.parse([], [f"{function}.{parameter} = 'other'"])
+    for mode in GIN_MODES:
+        line = f"{function}.{parameter} = 'other' has no effect here: {reason}"
+        assert mesh_settings.find_unread(parsed, mode) == [line] * (mode in where), mode
+
+
+def test_unread_mesh_parameters_of_files_defaults_and_other_code_are_not_named():
+    parsed = parse.parse(["dataset.gin"], ["run.skip_seen_data = False"])
+    assert mesh_settings.find_unread(parsed, "train") == []  # the default
+    bindings = ["run.output_eval_examples = False", "run.model_type = 'lm'"]
+    parsed = parse.parse([], bindings)
+    assert mesh_settings.find_unread(parsed, "score_eval") == []  # Mesh TensorFlow scores
+
+
+@pytest.mark.parametrize(
+    ("binding", "ensemble", "said"),
+    [
+        ("init_checkpoint_variable_mapping.mapping_fn = 'f'", None, "mapping_fn = 'f' is not read"),
+        ("should_load_variable.filter_fn = 'f'", None, "filter_fn = 'f' is not read"),
+        ("run.train_steps = 5", 2, "run.ensemble_inputs = 2 is not read"),
+    ],
+)
+def test_training_settings_that_torch_cannot_read_are_refused(binding, ensemble, said):
+    parse.parse([], ["run.train_steps = 5"])
+    specify._refuse_unread({"ensemble_inputs": None})
+    gin.clear_config()
+    parse.parse([], [binding])
+    with pytest.raises(UserError, match=said):
+        specify._refuse_unread({"ensemble_inputs": ensemble})
+
+
+def test_function_that_scores_is_refused_by_torch_and_in_mode_eval(monkeypatch):
+    parse.parse([], ["run.predict_fn = 'f'"])
+    with pytest.raises(UserError, match="run.predict_fn is a function of TensorFlow"):
+        specify._evaluation_fields("score_eval", {}, None, (None, None))
+    called = []
+    monkeypatch.setattr(modes, "_mesh_run", called.append)
+    modes._rank("the run")
+    assert called == ["the run"]
