@@ -176,6 +176,8 @@ def _replay(session, group, path, status):
             done.add(test[0])
             continue
         report = hook.pytest_report_from_serializable(config=session.config, data=value)
+        if isinstance(report.longrepr, list):  # of a skipped test; JSON has no tuples
+            report.longrepr = tuple(report.longrepr)
         hook.pytest_runtest_logreport(report=report)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
