@@ -100,7 +100,7 @@ class InstructionSpec:
 
 @dataclasses.dataclass(frozen=True)
 class EosSpec:
-    """The EOS that SeqIO appends to the cached records of a task, if it is its only step then.
+    """The EOS that SeqIO appends to a task's cached records, if no other step follows the cache.
 
     Attributes:
       ids: feature -> the id of its EOS token. Other features have no EOS.
