@@ -163,7 +163,7 @@ def test_harness_export_summary_names_left_out_rows_and_command(export, tmp_path
     assert "18 rows of 4 prompts of 2 datasets, split validation" in out
     assert "--tasks t0_prompts --log_samples" in out
     assert "add_bos_token=False" in out
-    assert "left out: 1 rows: hidden label" in err
+    assert "left out: 1 rows: without a target" in err
     assert "left out: 1 rows: no one correct choice" in err
     assert "left out: 3 rows: rendered nothing" in err
 

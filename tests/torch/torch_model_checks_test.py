@@ -177,6 +177,7 @@ def test_table_of_encoder_decoders_is_complete():
     assert texts - table.T5S <= set(table.CONFIGS)
 
 
+@pytest.mark.filterwarnings("ignore:Version v4.12.0 introduces a better way:FutureWarning")
 @pytest.mark.parametrize(
     "kind",
     [pytest.param(k, marks=() if k == "m2m_100" else pytest.mark.slow) for k in table.CONFIGS],
