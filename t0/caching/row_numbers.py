@@ -51,6 +51,12 @@ class ExampleRows:
             raise self.missing(example)
         return int(self.numbers[example])
 
+    def first(self, examples: int) -> "ExampleRows":
+        """Returns the rows of the first examples, up to the row of the last of them."""
+        numbers = self.numbers[:examples]
+        count = int(numbers[-1]) + 1 if len(numbers) else 0
+        return dataclasses.replace(self, count=min(self.count, count), numbers=numbers)
+
     def missing(self, example: int) -> UserError:
         """Returns the error for an example that has no row."""
         return UserError(

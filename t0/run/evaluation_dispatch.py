@@ -259,11 +259,13 @@ def configured_rows(name: str) -> FindRows | None:
     shuffles = bound("mesh_eval_dataset_fn.shuffle_eval_examples")
     if not ours or shuffles or name not in seqio.TaskRegistry.names():
         return None
-    return opening.find_rows(
+    find_rows = opening.find_rows(
         seqio.TaskRegistry.get(name),
         bound("run.dataset_split", "train"),
         use_cached=bool(bound("mesh_eval_dataset_fn.use_cached", False)),
     )
+    most = evaluate.first_records()
+    return find_rows if find_rows is None or most is None else lambda: find_rows().first(most)
 
 
 def describe_rows(

@@ -192,7 +192,11 @@ def _read_records(data: Any, split: str, examples: int | None, by_row: bool) -> 
             features = task.output_features
             return records.prompted_records(task.source, split, features, **options)
     find = opening.find_rows(task, split, use_cached=use_cached) if task and by_row else None
-    return records.number_records(_choices_of(data), find and find(), **options)
+    rows, read = find and find(), _choices_of(data)
+    if rows and examples is not None and first_records() is not None:  # a sample of the first
+        first = [*read]
+        rows, read = rows.first(first[-1].example + 1 if first else 0), iter(first)
+    return records.number_records(read, rows, **options)
 
 
 def _choices_of(data: Any) -> Iterator[records.ChoiceRecord]:

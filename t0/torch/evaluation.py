@@ -141,7 +141,8 @@ def _select_first(source: InputSource, most: int | None) -> InputSource:
 
     total = None if source.total is None else min(source.total, most)
     facts = {**source.facts, "first_examples": most}
-    return dataclasses.replace(source, total=total, facts=facts, read=read)
+    rows = source.rows and (lambda: source.rows().first(most))
+    return dataclasses.replace(source, total=total, facts=facts, read=read, rows=rows)
 
 
 def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
