@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.cli.arguments import add_shared
 from t0.errors import UserError, printable, unknown_name
+from t0.files.untrusted import named_buckets
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,7 @@ def main(args: argparse.Namespace) -> int:
         raise UserError("--task chooses the task of --count: add --count")
     if args.find is not None and not args.find.strip():
         raise UserError("--find is empty: expected a text, such as --find 'Dana Reeve'")
+    named_buckets.update(args.bucket or ())
     run = batch_examples.open_run(args.model_dir)
     last = _last_step(args.model_dir)
     step = last if args.step is None else args.step

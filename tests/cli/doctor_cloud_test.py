@@ -153,11 +153,11 @@ def test_doctor_without_network_reports_one_problem(monkeypatch):
         (404, "cannot be looked up in project my-project"),
     ],
 )
-def test_doctor_finds_tpu_that_is_preempted_or_missing(monkeypatch, node, message):
+def test_doctor_finds_tpu_that_is_preempted_or_missing(monkeypatch, tmp_path, node, message):
     with imitated_google.serving(imitated_google.tpu_vm(), {"my-tpu": node}) as google:
         for name, value in google.environment.items():
             monkeypatch.setenv(name, value)
-        report, wrong = examine(tpu="my-tpu", model_dir="/disk/model")
+        report, wrong = examine(tpu="my-tpu", model_dir=str(tmp_path / "model"))
     assert report["tpu"]["zone"] == "europe-west4-a"
     assert any(message in what for what in wrong)
     assert any("the hosts of a slice share no disk" in what for what in wrong)

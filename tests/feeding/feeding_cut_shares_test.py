@@ -27,6 +27,7 @@ class Task:
     supports_caching = True
     _cache_step_idx = 1
     output_features = FEATURES
+    get_dataset = seqio.Task.get_dataset
 
     def __init__(self, name, source=None, cache_dir=None):
         self.name, self.source, self.cache_dir = name, source, cache_dir

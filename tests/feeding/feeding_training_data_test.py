@@ -281,7 +281,8 @@ def test_training_data_of_other_dataset_function_resumes():
     data = opening.open_dataset_function(own, 0, sequence_length=LENGTHS)
     assert isinstance(data, DatasetBatches)
     assert data.features == tuple(LENGTHS)
-    assert opening.open_split(data, "validation") is None
+    with pytest.raises(UserError, match="comes from your own function.*no held-out examples"):
+        opening.open_split(data, "validation")
     whole = rows_of(data, 5)
     assert [batch["inputs"][:, 0].tolist() for batch, _ in whole[:2]] == [
         [1, 2, 3, 4],
