@@ -63,14 +63,14 @@ def find_unread(parsed: parse.Config, mode: str) -> list[str]:
       parsed: the configuration.
       mode: the mode.
     """
-    given = {(selector, name) for _, selector, name in parse.command_line_bindings(parsed)}
-    if not given or (mode in _OURS and not _runs_here(mode)):
+    settings = {(selector, name) for _, selector, name in parse.command_line_bindings(parsed)}
+    if not settings or (mode in _OURS and not _runs_here(mode)):
         return []
     lines = []
     for function, reasons in UNREAD.items():
         selector = gin_config._REGISTRY.get_match(function).selector
         for name, (modes, reason) in reasons.items():
-            if mode not in modes or (selector, name) not in given:
+            if mode not in modes or (selector, name) not in settings:
                 continue
             start = f"{function}.{name} = "
             lines += [

@@ -63,9 +63,9 @@ def choose(config: Any, tokenizer: Any, rows: int | None) -> dict[str, Any]:
     if ids[_EOS] is None:
         ids[_EOS] = tokenizer.eos_token_id
     for name, value in ids.items():
-        known = [each for each in _as_list(value) if each is not None]
-        known = [each for each in known if 0 <= each < (rows or math.inf)]
-        ids[name] = (known if isinstance(value, list) else known[0]) if known else None
+        numbers = [each for each in _as_list(value) if each is not None]
+        numbers = [each for each in numbers if 0 <= each < (rows or math.inf)]
+        ids[name] = (numbers if isinstance(value, list) else numbers[0]) if numbers else None
     return ids
 
 
