@@ -165,3 +165,13 @@ def test_t5_scores_and_losses_do_not_depend_on_batch_size_or_order(checkpoints):
     ]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
     np.testing.assert_allclose(backwards, alone, rtol=1e-5)
+    losses = scorer.sums({"inputs": inputs, "targets": targets[:, 1]})
+    reversed_losses = scorer.sums(
+        {"inputs": inputs[::-1].copy(), "targets": targets[::-1, 1].copy()}
+    )
+    of_rows = [
+        scorer.sums({"inputs": inputs[n : n + 1], "targets": targets[n : n + 1, 1]})
+        for n in range(len(inputs))
+    ]
+    np.testing.assert_allclose(reversed_losses, losses, rtol=1e-5)
+    np.testing.assert_allclose(np.sum(of_rows, axis=0), losses, rtol=1e-5)
