@@ -53,7 +53,7 @@ def pytest_runtestloop(session):
     ):
         return None
     _import_once()
-    with tempfile.TemporaryDirectory(prefix="t0_reports_") as folder:
+    with tempfile.TemporaryDirectory(prefix="t0_groups_") as folder:
         try:
             while waiting or running:
                 if waiting and len(running) < workers:
