@@ -23,7 +23,7 @@ import pyarrow.parquet
 from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import LARGEST_LINE, binary
-from t0.files.paths import check_regular, is_remote
+from t0.files.paths import check_regular, is_remote, size_bytes
 from t0.files.protobuf_wire import read_varint
 from t0.files.untrusted import read_json
 
@@ -68,11 +68,11 @@ class Parquet:
         self, file: pyarrow.parquet.ParquetFile, groups: Iterable[int]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the batches of row groups: of 512 rows, or of fewer if the rows are large."""
-        at_once = {group: self._rows_at_once(file.metadata.row_group(group)) for group in groups}
+        at_once = {group: self._rows_at_once(file, group) for group in groups}
         for rows, equal in itertools.groupby(at_once, key=at_once.__getitem__):
             yield from file.iter_batches(rows, row_groups=list(equal), use_threads=False)
 
-    def _rows_at_once(self, group: pyarrow.parquet.RowGroupMetaData) -> int:
+    def _rows_at_once(self, file: pyarrow.parquet.ParquetFile, number: int) -> int:
         """Returns how many rows of a group fit into `_BATCH_BYTES`.
 
         A file of a few kilobytes can hold gigabytes: repeated bytes are compressed, and a value of
@@ -82,6 +82,13 @@ class Parquet:
           ValueError: if the rows are larger than `LARGEST_LINE`, the limit of all formats, or if
             half a gigabyte of texts repeats a few bytes.
         """
+        group = file.metadata.row_group(number)
+        if group.total_byte_size > max(_BATCH_BYTES, _LARGEST_RATIO * size_bytes(self.path)):
+            raise ValueError(
+                f"its rows have {group.total_byte_size:,} bytes: no texts are so alike"
+            )
+        # pyarrow ends the process if `column` finds damaged statistics. Reading raises an error.
+        next(file.iter_batches(1, row_groups=[number], use_threads=False), None)
         columns = [group.column(index) for index in range(group.num_columns)]
         widths = [_WIDTHS.get(column.physical_type, 0) for column in columns]
         total = sum(

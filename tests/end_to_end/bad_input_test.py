@@ -169,7 +169,7 @@ def test_rank_evaluation_of_hidden_labels_is_refused(score, tmp_path):
 def test_hidden_label_examples_are_left_out_of_the_score(score):
     done = score("halfhidden_which_word_score_eval")
     assert done.status == 0, done.err
-    assert "6 examples, 6 left out" in done.out
+    assert "6 inputs of 1 tasks" in done.out  # the rows without a target are not cached
 
 
 def test_ctrl_c_saves_and_prints_how_to_resume(command, tmp_path):
