@@ -167,7 +167,7 @@ def test_infer_error_message_of_a_wrong_job_is_one_line(world, specified):
             {"task": None, "input_file": "/no/file", "vocabulary": f"{world.folder}/vocab.model"},
             "input file not found: /no/file",
         ),
-        ({"path": "gs://b/predictions.jsonl"}, "gs://b/predictions.jsonl is not on this machine"),
+        ({"path": "gs://b/predictions.jsonl"}, "only the command line names buckets"),
         ({"settings": {"beams": 3}}, "infer.jobs.settings has the unknown field 'beams'"),
     ]:
         spec.write_text(json.dumps(of_job(whole, change)))
