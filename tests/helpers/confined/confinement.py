@@ -118,6 +118,10 @@ def _note_writes(event, arguments):
         path = arguments[_MAKES[event]]
     else:
         return
+    if not (notes := os.environ.get(NOTES)):
+        return
     path = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-    if not path.startswith(_ALLOWED) and not any(cache in path for cache in _CACHES):
+    # Commands of ours give their workers a folder for temporary files that is within the tests'.
+    temporary = os.path.dirname(os.path.dirname(notes))  # noqa: PTH120
+    if not path.startswith((temporary, *_ALLOWED)) and not any(cache in path for cache in _CACHES):
         note(f"wrote {path}")
