@@ -75,8 +75,7 @@ def converted(path: Path) -> Iterator[Any]:
 @functools.cache
 def _unending_systems() -> frozenset[int]:
     """Returns the devices of /proc and /sys, whose regular files may block or never end."""
-    mounts = ("/proc", "/sys")
-    mounts = filter(os.path.isdir, mounts)
+    mounts = filter(os.path.isdir, ("/proc", "/sys"))
     return frozenset(os.stat(name).st_dev for name in mounts)  # noqa: PTH116
 
 
