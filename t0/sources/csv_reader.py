@@ -324,10 +324,9 @@ class _SwallowedRows:
     def __init__(self, delimiter: str) -> None:
         self._delimiter = delimiter
         self._width = 0
-        self._cells = 0  # the number of cells that were read of each column, except the name
-        # Index of a column -> its distinct values. If a column has more than `_FEW_VALUES` distinct
-        # values, it is removed. Cells of several lines are left out.
-        self._values: dict[int, set[str]] = {}
+        # Index of a column -> how often it has each value, without cells of several lines. A column
+        # with more than `_FEW_VALUES` distinct values is removed.
+        self._values: dict[int, collections.Counter[str]] = {}
         # Index of a column that has only numbers -> whether it has a number.
         self._numeric: dict[int, bool] = {}
         # Quoted cells that may be joined rows. Each item is (number of the cell's first line,
@@ -338,14 +337,13 @@ class _SwallowedRows:
         """Adds a record, and checks its quoted cells. The first record has the column names."""
         if not self._width:
             self._width = len(cells)
-            self._values = {column: set() for column in range(len(cells))}
+            self._values = {column: collections.Counter() for column in range(len(cells))}
             self._numeric = dict.fromkeys(self._values, False)
             return
-        self._cells += 1
         whole = len(lines) == 1
         for column, values in tuple(self._values.items()):
             if whole or not _LINE_END.search(cells[column]):
-                values.add(cells[column])
+                values[cells[column]] += 1
                 if len(values) > _FEW_VALUES:
                     del self._values[column]
         for column in tuple(self._numeric):
@@ -379,7 +377,7 @@ class _SwallowedRows:
         checks: dict[int, Callable[[str], bool]] = {
             column: values.__contains__
             for column, values in self._values.items()
-            if any(values) and len(values) <= self._cells // 2
+            if any(values) and 2 * len(values) <= values.total()
         }
         numeric = [column for column, has_number in self._numeric.items() if has_number]
         checks |= dict.fromkeys(numeric, lambda cell: not cell or number(cell) is not None)

@@ -37,7 +37,7 @@ def test_translation_tsv_keeps_quotes_and_numbers(tmp_path):
     assert count_pairs(split) == 4
     (tmp_path / "train.tsv").write_text("en\tde\n1\t2\n")
     assert list(read_pairs(split, "en", "de")) == [("1", "2")]
-    (tmp_path / "test.csv").write_text('en,de\n"Go,Geh\nStay",Bleib\nNo,Nein\nYes,Ja\n')
+    (tmp_path / "test.csv").write_text('en,de\n"Go,Geh\nStay,Bleib\nNo",Nein\nYes,Ja\n')
     with pytest.raises(UserError, match=r"test\.csv, line 2: a quoted cell that begins here"):
         list(read_pairs(folder_splits(tmp_path)["test"], "en", "de"))
 

@@ -47,11 +47,15 @@ def test_step_memory_estimate_is_near_tensorflow_allocation(model, lengths):
         with graph.graph.as_default():
             session.run(tf.global_variables_initializer())
         session.run(graph.to_slices)
-        metadata = tf.RunMetadata()
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
         fed = {x: [[3] * int(x.shape[1])] * int(x.shape[0]) for x in graph.features.values()}
-        session.run([graph.metrics, graph.train], fed, options=options, run_metadata=metadata)
-    assert expected == pytest.approx(peak_of_run(metadata), rel=0.3)
+        # TensorFlow chooses the order of operations anew in each step, and with it the peak.
+        peaks = []
+        for _ in range(4):
+            metadata = tf.RunMetadata()
+            session.run([graph.metrics, graph.train], fed, options=options, run_metadata=metadata)
+            peaks.append(peak_of_run(metadata))
+    assert expected == pytest.approx(max(peaks), rel=0.3)
 
 
 def test_step_memory_of_another_model_is_not_estimated(monkeypatch):
