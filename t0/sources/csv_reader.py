@@ -330,7 +330,7 @@ class _SwallowedRows:
         # Index of a column that has only numbers -> whether it has a number.
         self._numeric: dict[int, bool] = {}
         # Quoted cells that may be joined rows. Each item is (number of the cell's first line,
-        # whether the cell has more than two lines, the cells of each line that has the width).
+        # whether its lines look like rows, the rows that its lines would be).
         self._suspects: list[tuple[int, bool, list[list[str]]]] = []
 
     def add(self, at: int, lines: list[str], cells: list[str]) -> None:
@@ -360,14 +360,22 @@ class _SwallowedRows:
             inner = _LINE_END.split(cell)
             if len(inner) > 1:
                 first, *middle, last = (line.split(self._delimiter) for line in inner)
-                # The first and the last line also have the cells before and after this one. A line
-                # may have more separators than a row if the quote that is missing belonged to it.
+                # The first and the last line also have the cells before and after this one.
                 ends = [[*cells[:index], *first], [*last, *cells[index + 1 :]]]
                 middle = [line for line in middle if line != [""]]
-                rows = [line for line in (*middle, *ends) if len(line) == self._width]
                 if min(map(len, ends)) >= self._width and {*map(len, middle)} <= {self._width}:
-                    self._suspects.append((at, len(inner) > 2 and len(rows) > 1, rows))
+                    whole = [line for line in (*middle, *ends) if len(line) == self._width]
+                    rows = [self._joined(line, index) for line in (*middle, *ends)]
+                    self._suspects.append((at, len(inner) > 2 and len(whole) > 1, rows))
             at += len(inner) - 1
+
+    def _joined(self, line: list[str], index: int) -> list[str]:
+        """Returns a line as a row. Separators that are too many belong to the cell at `index`.
+
+        A line has too many if the quote that is missing was meant to protect them.
+        """
+        end = index + 1 + len(line) - self._width
+        return [*line[:index], self._delimiter.join(line[index:end]), *line[end:]]
 
     def check(self) -> None:
         """Raises an error if the lines of a suspect cell are rows.
