@@ -53,6 +53,22 @@ def _patch(needed_by: str, why: str) -> Callable[[Callable[[], None]], None]:
     return lambda apply: PATCHES.append(Patch(needed_by, why, apply))
 
 
+@_patch("multiprocessing", "a module of the working directory would run in each worker process")
+def _skip_working_directory() -> None:
+    # A new process searches its working directory before Python's own modules. The working
+    # directory can be a downloaded folder.
+    from multiprocessing import util
+
+    published = util._args_from_interpreter_flags
+
+    def safe_flags() -> list[str]:
+        safe = "-P" if sys.version_info >= (3, 11) else "-I"  # 3.10 has no flag for this alone
+        flags = published()
+        return flags if safe in flags or "-I" in flags else [safe, *flags]
+
+    util._args_from_interpreter_flags = safe_flags
+
+
 @_patch("tensorflow", "hundreds of start-up lines hide the important one")
 def _silence_start() -> None:
     # TensorFlow reads these two environment variables when its library loads. If the user has set
@@ -337,6 +353,7 @@ def _hide_loss_lines() -> None:
 
 # Package -> the packages whose patches it needs: the package itself and the packages it imports.
 _NEEDS = {
+    "multiprocessing": ("multiprocessing",),
     "gin": ("gin",),
     "tensorflow": ("tensorflow",),
     "seqio": ("gin", "tensorflow", "seqio"),
@@ -419,8 +436,8 @@ def apply(package: str = "mesh_tensorflow") -> None:
     """Applies the rows of `PATCHES` that `package` and its imports need, once per process.
 
     Args:
-      package: "gin", "tensorflow", "seqio" or "mesh_tensorflow". For "mesh_tensorflow", all rows
-        are applied.
+      package: "multiprocessing", "gin", "tensorflow", "seqio" or "mesh_tensorflow". For
+        "mesh_tensorflow", all rows but those of "multiprocessing" are applied.
     """
     for patch in PATCHES:
         if patch.needed_by in _NEEDS[package] and patch not in _applied:

@@ -10,16 +10,16 @@ Python's own modules. The working directory can be a downloaded folder, in which
 
 import multiprocessing
 import sys
-from multiprocessing import util
 from multiprocessing.context import SpawnContext
 from pathlib import Path
+
+from t0 import compat
 
 # Appends the folder of this package, which may not be installed.
 _START = (
     "import sys; sys.path[:] = [*filter(None, sys.path), sys.argv.pop(1)]; import runpy; "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-_make_flags = util._args_from_interpreter_flags
 
 
 def module_command(module: str, *words: str) -> list[str]:
@@ -33,12 +33,5 @@ def spawn_context() -> SpawnContext:
     A worker process gets the module search path of this process before it imports other modules
     than Python's own.
     """
-    util._args_from_interpreter_flags = _make_safe_flags
+    compat.apply("multiprocessing")
     return multiprocessing.get_context("spawn")
-
-
-def _make_safe_flags() -> list[str]:
-    """Returns the flags of Python for a process of `multiprocessing`."""
-    safe = "-P" if sys.version_info >= (3, 11) else "-I"  # 3.10 has no flag for this alone
-    flags = _make_flags()
-    return flags if safe in flags or "-I" in flags else [safe, *flags]

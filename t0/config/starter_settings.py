@@ -19,7 +19,7 @@ from typing import Any
 from t0.config.specification import Tokens, read_plain
 from t0.errors import UserError, reading
 from t0.files.paths import read_bytes
-from t0.files.untrusted import parsed_json
+from t0.files.untrusted import check_bucket, parsed_json
 
 FILE = "starter.json"
 
@@ -60,7 +60,8 @@ def find_starter_folder(path: str | Path) -> StarterSettings | None:
     """Returns the settings of the starter folder at or above a path; None if there is none.
 
     Raises:
-      UserError: the folder's `starter.json` is malformed.
+      UserError: the folder's `starter.json` is malformed, or its vocabulary is in a bucket that the
+        command line does not name.
     """
     if "://" in str(path):
         return None
@@ -77,11 +78,13 @@ def _read(folder: Path) -> StarterSettings:
         content = read_bytes(path)
     try:
         fields = {**parsed_json(content), "folder": str(folder)}
-        return read_plain(fields, StarterSettings, FILE)
+        settings = read_plain(fields, StarterSettings, FILE)
     except (ValueError, TypeError) as error:
         raise UserError(
             f"{path} is malformed ({error}): restore it, or delete it and set all flags yourself"
         ) from error
+    check_bucket(settings.vocabulary or "", path, f"add --vocab={settings.vocabulary}")
+    return settings
 
 
 def fill_flags(flag_values: Any, values: Mapping[str, Any]) -> None:

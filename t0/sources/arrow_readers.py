@@ -13,6 +13,7 @@ bytes remain bytes, and a template that uses such a value raises an error (`t0.p
 
 import dataclasses
 import itertools
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -172,8 +173,10 @@ class Arrow:
                 source = _open_file(path)
             with source:
                 with reading(path, *_FAULTS):
+                    if not is_remote(path):  # reading it twice would mean two downloads
+                        _check_messages(source)
                     opened = _open_ipc(source)
-                yield from guarded(path, _ipc_batches(opened))
+                yield from guarded(path, opened)
 
 
 def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
@@ -213,28 +216,89 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def _open_ipc(source: pa.NativeFile) -> pa.ipc.RecordBatchFileReader | pa.RecordBatchReader:
+def _open_ipc(source: pa.NativeFile) -> pa.RecordBatchReader:
     """Opens a source in one of Arrow's two formats.
 
     If the source starts with the signature of the file format, it is opened in that format.
     Otherwise it is opened in the stream format.
     """
-    magic = source.read(6)
+    _seek_messages(source)
+    return pa.ipc.open_stream(source)
+
+
+def _seek_messages(source: pa.NativeFile) -> int | None:
+    """Goes to the first message; returns how many batches the footer of a file lists.
+
+    Between its signature and its footer, a file has the messages of a stream.
+    """
     source.seek(0)
-    return pa.ipc.open_file(source) if magic == b"ARROW1" else pa.ipc.open_stream(source)
+    is_file = source.read(len(_SIGNATURE)) == _SIGNATURE
+    listed = pa.ipc.open_file(source).num_record_batches if is_file else None
+    source.seek(_FILE_START if is_file else 0)
+    return listed
 
 
-def _ipc_batches(
-    opened: pa.ipc.RecordBatchFileReader | pa.RecordBatchReader,
-) -> Iterator[pa.RecordBatch]:
-    if isinstance(opened, pa.ipc.RecordBatchFileReader):
-        return (opened.get_batch(i) for i in range(opened.num_record_batches))
-    return iter(opened)
+_SIGNATURE, _FILE_START = b"ARROW1", 8
+
+
+def _check_messages(source: pa.NativeFile) -> None:
+    """Raises a ValueError if a few bytes are compressed gigabytes, or if a batch is missing."""
+    batches, listed = 0, _seek_messages(source)
+    for message in pa.ipc.MessageReader.open_stream(source):
+        size = _uncompressed_size(message)
+        if size > max(_BATCH_BYTES, _LARGEST_RATIO * message.body.size):
+            raise ValueError(
+                f"a batch of {message.body.size:,} bytes contains {size:,} bytes, compressed: no "
+                "texts are so alike"
+            )
+        batches += message.type == "record batch"
+    if listed not in (None, batches):
+        raise ValueError(f"it has {batches} batches, but its footer lists {listed}")
+
+
+def _uncompressed_size(message: pa.ipc.Message) -> int:
+    """Returns the bytes that the buffers of a message claim to have when they are uncompressed.
+
+    pyarrow does not say. The metadata is a table of FlatBuffers (format/Message.fbs of Arrow). The
+    first eight bytes of a compressed buffer are its size.
+    """
+    metadata = message.metadata.to_pybytes()
+
+    def number(kind: str, at: int) -> int:
+        return struct.unpack_from(f"<{kind}", metadata, at)[0]
+
+    def field(table: int, index: int) -> int:  # its position; 0 if it is absent
+        entries = table - number("i", table)
+        entry = 4 + 2 * index
+        offset = number("H", entries + entry) if entry < number("H", entries) else 0
+        return offset and table + offset
+
+    def follow(at: int) -> int:
+        return at + number("I", at)
+
+    batch = follow(field(follow(0), _HEADER))
+    if message.type == "dictionary":
+        batch = follow(field(batch, _DATA))
+    elif message.type != "record batch":
+        return 0
+    if not field(batch, _COMPRESSION):
+        return 0
+    buffers = follow(field(batch, _BUFFERS))
+    total = 0
+    for entry in range(buffers + 4, buffers + 4 + 16 * number("I", buffers), 16):
+        offset, length = number("q", entry), number("q", entry + 8)
+        if length:
+            total += max(0, struct.unpack_from("<q", message.body, offset)[0])
+    return total
+
+
+# The indices of fields in the tables Message, DictionaryBatch and RecordBatch.
+_HEADER, _DATA, _BUFFERS, _COMPRESSION = 2, 1, 2, 3
 
 
 # The errors that Arrow raises, and the errors that Python raises for values that Arrow does not
 # check (names, dates).
-_FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError)
+_FAULTS = (pa.ArrowException, ValueError, OverflowError, LookupError, struct.error)
 
 # The number of rows to convert to Python in one call: many for speed, but not too many for memory.
 ROWS_AT_ONCE = 512

@@ -62,6 +62,16 @@ def test_starter_folder_malformed_settings_are_an_error(starter, text):
         find_starter_folder("tickets/model")
 
 
+def test_starter_folder_names_no_bucket(starter, monkeypatch):
+    settings = StarterSettings(str(starter), "tickets", "gs://theirs/v.model", {"inputs": 64})
+    (starter / "starter.json").write_text(settings.text())
+    monkeypatch.setattr("sys.argv", ["t0", "eval", str(starter / "model")])
+    with pytest.raises(UserError, match="only the command line names buckets.*add --vocab=gs://th"):
+        find_starter_folder(starter)
+    monkeypatch.setattr("sys.argv", ["t0", "eval", "--vocab=gs://theirs/v.model"])
+    assert find_starter_folder(starter) == settings
+
+
 def test_starter_folder_fills_flags_of_training(starter):
     values = flags.parse(["t5_mesh_transformer", "--gin_file=tickets/train.gin"])
     mesh_transformer._apply_starter_folder(values)

@@ -195,3 +195,42 @@ def test_arrow_and_parquet_pipes_are_refused(tmp_path):
         os.mkfifo(tmp_path / name)
         with pytest.raises(UserError, match="a pipe or a device"):
             reader(tmp_path / name).columns()
+
+
+@pytest.mark.parametrize("new_writer", [pa.ipc.new_file, pa.ipc.new_stream])
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_arrow_compressed_batches_are_read_within_a_limit(
+    tmp_path, monkeypatch, new_writer, compression
+):
+    texts = pa.array([f"{i} {i % 7}" * 20 for i in range(1000)])
+    table = pa.table({"a": texts, "d": pa.array(["p", "q"] * 500).dictionary_encode()})
+    path, options = tmp_path / "x.arrow", pa.ipc.IpcWriteOptions(compression=compression)
+    with new_writer(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=300)
+    assert list(Arrow((path,)).rows(290, 310)) == table.to_pylist()[290:310]
+    assert Arrow((path,)).count() == 1000
+    monkeypatch.setattr(arrow_readers, "_BATCH_BYTES", 2**20)
+    monkeypatch.setattr(arrow_readers, "_LARGEST_RATIO", 100)
+    alike = pa.record_batch({"a": pa.array([b"\0" * 6_000_000], pa.large_binary())})
+    for column in (alike["a"], alike["a"].dictionary_encode()):
+        batch = pa.record_batch({"a": column})
+        with new_writer(str(path), batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        with pytest.raises(UserError, match=r"6,000,.* bytes, compressed: no texts are so alike"):
+            Arrow((path,)).count()
+
+
+def test_arrow_file_whose_footer_leaves_out_a_batch_is_refused(tmp_path):
+    path = tmp_path / "x.arrow"
+    batch = pa.record_batch({"a": [1, 2]})
+    with pa.ipc.new_file(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+    one = path.read_bytes()
+    with pa.ipc.new_stream(str(path), batch.schema) as writer:
+        for _ in range(2):
+            writer.write_batch(batch)
+    two = path.read_bytes()
+    footer = one[one.rindex(b"\xff\xff\xff\xff\0\0\0\0") :]
+    path.write_bytes(b"ARROW1\0\0" + two[: -len(b"\xff\xff\xff\xff\0\0\0\0")] + footer)
+    with pytest.raises(UserError, match="it has 2 batches, but its footer lists 1"):
+        Arrow((path,)).count()
