@@ -11,6 +11,7 @@ folder of all of the section's, by their names.
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,7 +73,7 @@ class Bench:
 
         Args:
           name: of what is kept.
-          program: an installed command.
+          program: an installed command, or a function, such as "package.module:main".
           argv: its words.
           model: starts with a copy of the foundation's model in $OUT/model.
           at: the name of an earlier command whose folder this one works in.
@@ -87,7 +88,7 @@ class Bench:
         words = [self._filled(word).replace("$OUT", str(out)) for word in argv]
         runs = self._alone if anew else self._forked
         status, *texts = runs(program, words, out)
-        places = self._places()
+        places = self.places()
         self.kept[name] = {
             "command": " ".join([program, *argv]).replace(str(ROOT), "$ROOT"),
             "status": status,
@@ -107,6 +108,22 @@ class Bench:
         if status:
             raise SystemExit(f"{program} {' '.join(words)}: status {status}\n{out}\n{err}")
 
+    def kill_when(self, pattern: str, program: str, *argv: str) -> None:
+        """Starts a command, and kills its processes when it has written a file.
+
+        Args:
+          pattern: of the file, in the foundation.
+          program: an installed command.
+          argv: its words.
+        """
+        process = self._start(program, [self._filled(word) for word in argv], self.base)
+        while process.poll() is None and not any(self.base.glob(pattern)):
+            time.sleep(0.002)
+        if process.poll() is not None:
+            raise SystemExit(f"{program} {' '.join(argv)} ended before it wrote {pattern}")
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
     def _filled(self, word: str) -> str:
         return word.replace("$BASE", str(self.base)).replace("$ALL", str(self.folder / "out"))
 
@@ -117,19 +134,27 @@ class Bench:
         return done.status, done.out, done.err, done.operative
 
     def _alone(self, program: str, words: list[str], folder: Path) -> tuple[int, str, str, str]:
-        module, function = entry_points()[program]
+        process = self._start(program, words, folder, subprocess.PIPE)
+        out, err = process.communicate()
+        return process.returncode, out, err, ""
+
+    def _start(
+        self, program: str, words: list[str], folder: Path, output: int = subprocess.DEVNULL
+    ) -> subprocess.Popen:
+        module, function = program.split(":") if ":" in program else entry_points()[program]
         code = f"import sys; sys.argv[0] = '{program}'; from {module} import {function} as f"
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-c", f"{code}; sys.exit(f())", *words],
             cwd=folder,
             env=self._environment,
-            capture_output=True,
+            stdout=output,
+            stderr=output,
             text=True,
-            check=False,
+            start_new_session=True,
         )
-        return done.returncode, done.stdout, done.stderr, ""
 
-    def _places(self) -> dict[str, str]:
+    def places(self) -> dict[str, str]:
+        """Returns path -> the word that replaces it in what is kept."""
         # The virtual environment may be a link, and is below the root.
         prefixes = {sys.prefix: "$VENV", str(Path(sys.prefix).resolve()): "$VENV"}
         root = {str(ROOT): "$ROOT"}

@@ -12,6 +12,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.equality import unfinished
+
 ROOT = Path(__file__).resolve().parents[2]
 LENGTHS = {"inputs": 96, "targets": 32}
 ROWS = 60
@@ -84,6 +86,16 @@ def lay_out_data(folder: Path, real_rows: Path | None) -> None:
             target.write_text("".join(rows), encoding="utf-8")
 
 
+def lay_out_guides(folder: Path) -> None:
+    """Writes what the commands of T5X's guides read: files of a user, and data."""
+    from tests.end_to_end import prepared_rows, t5x_guides
+
+    prepared_rows.prepare(folder / "tfds")
+    (folder / "project").mkdir()
+    for name in t5x_guides.FILES:
+        (folder / "project" / name).write_text(t5x_guides.file_text(name))
+
+
 def make(bench, real_rows: Path | None) -> None:
     """Makes the foundation in `bench.base` with the commands themselves."""
     lay_out_data(bench.base, real_rows)
@@ -92,8 +104,11 @@ def make(bench, real_rows: Path | None) -> None:
     bench.must("seqio_cache_tasks", tasks, "--output_cache_dir=$BASE/cache", *caching)
     bench.must("t5_mesh_transformer", *TRAINED)
     bench.must("t5_mesh_transformer", *SCORED)
+    lay_out_guides(bench.base)
     # Beside the model: where it has results of a step, that step is not evaluated again.
     (bench.base / "model" / "validation_eval").rename(bench.base / "evaluation")
+    for name, kind in unfinished.KINDS.items():
+        kind.leave(bench, name)
 
 
 def commit() -> str:

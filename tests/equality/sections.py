@@ -1,5 +1,11 @@
 """The sections: each a function that runs a few commands of one part of the house."""
 
+import json
+import shlex
+import string
+
+from tests.end_to_end import recipes, t5x_guides
+from tests.equality import facts, snapshot, unfinished
 from tests.equality.foundation import LENGTHS, ROOT, SCORED, TRAINED
 
 MESH = "t5_mesh_transformer"
@@ -307,6 +313,76 @@ def dry_runs(bench):
     bench.run("trained", MESH, OPERATIVE, "--gin_file=score_eval.gin", "--dry_run", "--seed=7")
 
 
+def specifications(bench):
+    """The facts of the specification of each command that users bring, and of T0's recipe."""
+    names = {"MODEL_DIR": "$OUT/m", "EVAL_OUTPUT_DIR": "$OUT/e", "INFER_OUTPUT_DIR": "$OUT/i"}
+    names |= {"PROJECT_DIR": "$BASE/project", "CHECKPOINT_PATH": "$BASE/model/model.ckpt-20"}
+    guides = {name: words for name, (words, _) in t5x_guides.TRAINING.items()}
+    wmt = f"--gin_file={t5x_guides.EXAMPLES}/t5_1_1_base_wmt_from_scratch.gin"
+    guides["training from scratch"] = f"{wmt} --gin.MODEL_DIR=\"'${{MODEL_DIR}}'\""
+    guides["evaluation"] = t5x_guides.EVALUATION
+    guides["inference"] = t5x_guides.INFERENCE
+    sizes = macro(d_model=32, d_ff=64, d_kv=64, num_heads=2, num_layers=2)
+    for name, text in guides.items():
+        words = shlex.split(string.Template(text).substitute(names))
+        words += ["--tfds_data_dir=$BASE/tfds", *(sizes if "$BASE/model" in str(words) else ())]
+        if name != "evaluation":
+            words.append(t5x_guides.LENGTHS)
+        if name == "deterministic training":
+            words += macro(TRAIN_STEPS=10000)
+        _save_facts(bench, name.replace(" ", "_"), *words)
+    for name, words in _recipe().items():
+        _save_facts(bench, f"recipe_{name}", *words, model=name == "evaluate")
+
+
+def _recipe():
+    """Returns the commands of T0's recipe, with a batch that fits their tiny model."""
+    names = {"CACHE_DIR": "$BASE/cache", "PRETRAINED": "$BASE/model", "TPU_SIZE": "v3-8"}
+    names |= {"MIXTURE_NAME": "weather_train", "EVAL_MIXTURE_NAME": "weather_eval"}
+    train, evaluate = (
+        [
+            word
+            for word in shlex.split(string.Template(text).substitute(names, **more))
+            if not word.startswith(recipes.TPU_FLAGS)
+        ]
+        + param(run__batch_size=("tokens_per_batch", 16384))
+        for text, more in (
+            (recipes.TRAIN, {"MODEL_DIR": "$OUT/m", "TRAIN_STEPS": 1112200}),
+            (recipes.EVALUATE, {"MODEL_DIR": "$OUT/model", "TRAIN_STEPS": 20}),
+        )
+    )
+    return {"train": train, "evaluate": evaluate}
+
+
+def _save_facts(bench, name, *words, model=False):
+    bench.run(name, MESH, *words, "--save_spec=$OUT/spec.json", model=model)
+    path = bench.out(name) / "spec.json"
+    bench.kept[name]["files"].pop("spec.json", None)
+    if path.exists():
+        text = "\n".join(facts.facts(json.loads(path.read_text())))
+        bench.kept[name]["facts"] = snapshot.lines(text, bench.places())
+
+
+def on_tpus(bench):
+    """T0's recipe for a TPU: the arguments of Mesh TensorFlow's `run`, the plan, the rehearsal."""
+    for name, words in _recipe().items():
+        tpu = ["--tpu=some-tpu", "--tpu_zone=z", "--gcp_project=p"]
+        program, model = "tests.equality.mesh_arguments:main", name == "evaluate"
+        bench.run(name, program, *words, *tpu, model=model)
+        bench.run(f"{name}_listed", MESH, *words, *tpu, "--dry_run", model=model)
+    few = param(run__sequence_length={"inputs": 64, "targets": 32}, run__train_steps=22)
+    few += param(run__batch_size=("tokens_per_batch", 1024), tpu_mesh_shape__model_parallelism=2)
+    train = _recipe()["train"]
+    bench.run("exact", "t0", "plan", *train, *few, "--exact", "--json")
+    bench.run("rehearsed", "t0", "rehearse", *train, *few)
+
+
+def going_on(bench):
+    """Unfinished things of the recorded commit, each brought to its end."""
+    for name, kind in unfinished.KINDS.items():
+        kind.go_on(bench, name)
+
+
 SECTIONS = {
     "cache": caching,
     "train": training,
@@ -320,4 +396,7 @@ SECTIONS = {
     "plan": planning,
     "text": telling,
     "dry_run": dry_runs,
+    "spec": specifications,
+    "tpu": on_tpus,
+    "unfinished": going_on,
 }
