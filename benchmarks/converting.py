@@ -26,7 +26,8 @@ import numpy as np
 
 from t0.checkpoints import convert
 from t0.checkpoints.bundle import BundleWriter
-from t0.checkpoints.shape import ModelShape, expected_shapes
+from t0.checkpoints.shape import expected_shapes
+from t0.config.model_spec import ModelShape
 
 COPY_SHARE_GOAL = 0.5
 

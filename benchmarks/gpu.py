@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch_runs
 from workers import worker
 
+from t0.config.model_spec import require_t5
 from t0.torch import memory
-from t0.torch.shape import t5
 
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
 OTHER_SHAPES = {"1024+128": {"inputs": 1024, "targets": 128}}
@@ -67,7 +67,7 @@ class Case:
     def flops(self) -> int:
         """Returns the FLOPs of a step on each GPU."""
         spec = torch_runs.run(self.size, rows=self.rows, lengths=self.lengths)
-        return memory.model_flops(t5(spec.model).sizes, rows=self.rows, **self.lengths)
+        return memory.model_flops(require_t5(spec.model).sizes, rows=self.rows, **self.lengths)
 
 
 @dataclasses.dataclass(frozen=True)

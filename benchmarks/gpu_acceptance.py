@@ -27,9 +27,9 @@ import torch
 import torch_runs
 import training_torch_ours
 
+from t0.config.model_spec import require_t5
 from t0.torch import world
 from t0.torch.model import KERNELS, attend
-from t0.torch.shape import t5
 
 ROOT = Path(__file__).resolve().parents[1]
 # Part -> its time limit in seconds. All parts together take less than ten minutes.
@@ -251,7 +251,7 @@ def _our_scores(
     from t0.scoring.ranking import batch_limits
     from t0.torch.evaluation import ShardedScorer
 
-    spec = t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
+    spec = require_t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
     held = world.join_processes(device.type)
     joined = held.__enter__()
     scorer = ShardedScorer(spec, joined, dtype)

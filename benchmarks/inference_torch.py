@@ -21,9 +21,9 @@ import transformers_t5  # noqa: E402
 from transformers import T5ForConditionalGeneration  # noqa: E402
 from workers import token_rates  # noqa: E402
 
+from t0.config.model_spec import require_t5  # noqa: E402
 from t0.inference.inputs import EOS, DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
-from t0.torch.shape import t5  # noqa: E402
 
 
 class Predictor:
@@ -36,7 +36,7 @@ class Predictor:
         self._inputs = np.random.default_rng(0).integers(3, 32000, (batch, inputs), np.int32)
         lengths = {"inputs": inputs, "targets": targets}
         self._generator = TorchGenerator(
-            t5(torch_runs.run("small", rows=batch, lengths=lengths).model),
+            require_t5(torch_runs.run("small", rows=batch, lengths=lengths).model),
             torch.device("cpu"),
             getattr(torch, question["dtype"]),
             DecodingMethod(beam_size=question["beams"], alpha=0.0),

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from t0.config.model_spec import Dropout, ModelShape, ModelSpec, T5Spec
 from t0.config.specification import (
     ConfiguredSpec,
     DataSpec,
     FeatureSpec,
-    ModelSpec,
     RunSpec,
     TaskSpec,
     VocabularySpec,
@@ -27,8 +27,6 @@ from t0.errors import UserError
 
 VOCABULARY = 32128
 DROPOUT = 0.1
-_LAYERS = "mesh_tensorflow.transformer.transformer_layers."
-_SUBLAYERS = "mesh_tensorflow.transformer.transformer."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,48 +118,22 @@ def config(size: str) -> dict[str, Any]:
 
 
 def _model(size: Size) -> ModelSpec:
-    attention = {"num_heads": size.heads, "key_value_size": size.d_kv, "dropout_rate": DROPOUT}
-    biased = {"relative_attention_type": "bias_shared", "relative_attention_num_buckets": 32}
-    dense = {"hidden_size": size.d_ff, "activation": ["gelu", "linear"], "dropout_rate": DROPOUT}
-    own = _layer("SelfAttention", attention | biased)
-    cross = _layer("EncDecAttention", attention)
-    last = _layer("DenseReluDense", dense)
-    shared = {"d_model": size.d_model, "input_vocab": VOCABULARY, "sublayers": _sublayers()}
-    decoder = {
-        **shared,
-        "layers": [own, cross, last] * size.layers,
-        "shared_embedding_and_softmax_weights": False,
-        "label_smoothing": 0.0,
-        "z_loss": 0.0001,
-        "loss_denominator": None,
-    }
-    encoder = {**shared, "layers": [own, last] * size.layers}
-    return ModelSpec("bitransformer", encoder, decoder, "float32", "float32")
-
-
-def _layer(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {"selector": _LAYERS + name, "parameters": dict(parameters)}
-
-
-def _sublayers() -> dict[str, list[dict[str, Any]]]:
-    kinds = {
-        "norm": ("sublayer_rms_norm", {"epsilon": 1e-6}),
-        "call": ("sublayer_call_layer", {}),
-        "dropout": ("sublayer_dropout", {"dropout_rate": DROPOUT}),
-        "residual": ("sublayer_residual", {}),
-    }
-    positions = {
-        "initial": ("dropout",),
-        "per_layer": ("norm", "call", "dropout", "residual"),
-        "final": ("norm", "dropout"),
-    }
-    return {
-        position: [
-            {"selector": _SUBLAYERS + kinds[kind][0], "parameters": kinds[kind][1]}
-            for kind in chosen
-        ]
-        for position, chosen in positions.items()
-    }
+    shape = ModelShape(
+        vocabulary=VOCABULARY,
+        d_model=size.d_model,
+        d_ff=size.d_ff,
+        inner=size.heads * size.d_kv,
+        heads=size.heads,
+        buckets=32,
+        encoder_layers=size.layers,
+        decoder_layers=size.layers,
+        gated=True,
+        tied=False,
+        shared_bias=True,
+    )
+    dropout = Dropout(DROPOUT, DROPOUT, DROPOUT)
+    t5 = T5Spec(shape, "gelu", dropout, label_smoothing=0.0, z_loss=0.0001, loss_denominator=None)
+    return ModelSpec(t5, "", "float32", "float32")
 
 
 _ADAFACTOR = {

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import Range, read_file
+from t0.config.plain_data import Range, read_file
 from t0.files import paths
 
 # The name of the mask in the counts of a part.

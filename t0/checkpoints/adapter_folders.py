@@ -26,9 +26,11 @@ from t0.checkpoints import names, torch_shards
 from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, checksum, write_json
 from t0.checkpoints.look_alikes import ADAPTER as CONFIG
 from t0.checkpoints.look_alikes import hint
-from t0.checkpoints.shape import ModelShape, listed, shown
+from t0.checkpoints.shape import listed, shown
 from t0.checkpoints.weight_files import Weights, open_file
-from t0.config.specification import AdapterSpec, Positive, read_plain
+from t0.config.model_spec import ModelShape
+from t0.config.plain_data import Positive, read_plain
+from t0.config.specification import AdapterSpec
 from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path

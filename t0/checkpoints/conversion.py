@@ -55,8 +55,9 @@ from t0.checkpoints.formats import (
     TensorEntry,
     checksum,
 )
-from t0.checkpoints.shape import ModelShape, listed
+from t0.checkpoints.shape import listed
 from t0.checkpoints.weight_files import INDEX, SINGLE
+from t0.config.model_spec import ModelShape
 from t0.errors import UserError, unknown_name
 from t0.files import paths, publishing
 from t0.files.any_path import any_path

@@ -24,7 +24,8 @@ import numpy as np
 import xxhash
 
 from t0.checkpoints import names
-from t0.checkpoints.shape import ModelShape, Shape, check_slots, listed, read_shape, shown
+from t0.checkpoints.shape import Shape, check_slots, listed, read_shape, shown
+from t0.config.model_spec import ModelShape
 from t0.errors import UserError
 
 FLOAT32 = np.dtype(np.float32)

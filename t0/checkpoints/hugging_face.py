@@ -32,8 +32,9 @@ from t0.checkpoints.formats import (
     checked_step,
     write_json,
 )
-from t0.checkpoints.shape import ModelShape, listed, shown
+from t0.checkpoints.shape import listed, shown
 from t0.checkpoints.weight_files import INDEX, PICKLES, SINGLE, ShardWriter, digest, open_weights
+from t0.config.model_spec import ModelShape
 from t0.errors import UserError
 from t0.files.untrusted import read_json
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from t0.checkpoints.formats import checked_rate
-from t0.checkpoints.shape import ModelShape, shown
+from t0.checkpoints.shape import shown
 from t0.config import gin_files
+from t0.config.model_spec import ModelShape
 from t0.config.saved_config import FILE, OURS
 from t0.errors import UserError, printable
 from t0.files import paths

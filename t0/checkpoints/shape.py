@@ -8,66 +8,16 @@ Everything except the activation function can be inferred. For example, the rela
 has one row per head, and a tied model has no logits kernel.
 """
 
-import dataclasses
 from collections.abc import Mapping
 
 from t0.checkpoints import names
+from t0.config.model_spec import SIZES, ModelShape
 from t0.errors import UserError
 
 Shape = tuple[int, ...]
 SHOWN = 8  # the number of names that an error lists; the others are counted
 _LONGEST_SHOWN = 80  # the maximum number of characters that a message shows of a file's value
 _LARGEST_SIZE = 2**31 - 1
-# A letter in `names.TensorNames.dims` -> the field of `ModelShape` with its size.
-_FIELDS = dict(
-    zip("VDIFHB", ("vocabulary", "d_model", "inner", "d_ff", "heads", "buckets"), strict=True)
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelShape:
-    """The dimensions of a model.
-
-    Attributes:
-      vocabulary: number of embeddings, including padding.
-      d_model: size of the model dimension.
-      d_ff: size of the feed-forward dimension.
-      heads: number of attention heads.
-      inner: number of heads times the key size of a head.
-      buckets: number of relative position buckets.
-      encoder_layers: number of encoder blocks.
-      decoder_layers: number of decoder blocks.
-      gated: whether the feed-forward layer has two input matrices (T5 1.1).
-      tied: whether the embedding is also the output matrix (T5 1.0).
-      shared_bias: whether all blocks of a stack use the first block's relative attention bias.
-    """
-
-    vocabulary: int
-    d_model: int
-    d_ff: int
-    inner: int
-    heads: int
-    buckets: int
-    encoder_layers: int
-    decoder_layers: int
-    gated: bool
-    tied: bool
-    shared_bias: bool
-
-    @property
-    def d_kv(self) -> int:
-        """The key size of one head."""
-        return self.inner // self.heads
-
-    @property
-    def usual_activation(self) -> str:
-        """The activation of T5's published models with this kind of feed-forward layer."""
-        return "gelu" if self.gated else "relu"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of each letter in `names.TensorNames.dims`."""
-        return {letter: getattr(self, field) for letter, field in _FIELDS.items()}
 
 
 def listed(items: list[str]) -> str:
@@ -201,14 +151,14 @@ def _read_sizes(shapes: Mapping[str, Shape], where: str) -> dict[str, int]:
             first_size, first_name = first_sizes.setdefault(letter, (size, name))
             if size != first_size:
                 raise UserError(
-                    f"{where}: {name} has shape {list(shape)}, but {_FIELDS[letter]} is "
+                    f"{where}: {name} has shape {list(shape)}, but {SIZES[letter]} is "
                     f"{first_size} in {first_name}: do all its layers have the same shape?"
                 )
-    absent = [letter for letter in _FIELDS if letter not in first_sizes]
+    absent = [letter for letter in SIZES if letter not in first_sizes]
     if absent:
         rows = [row.mtf for row in names.ROWS if set(row.dims) & set(absent)]
         raise UserError(f"{where} is not a T5 encoder-decoder: it has no tensor like{listed(rows)}")
-    return {_FIELDS[letter]: size for letter, (size, _) in first_sizes.items()}
+    return {SIZES[letter]: size for letter, (size, _) in first_sizes.items()}
 
 
 def _side(row: names.TensorNames) -> str | None:

@@ -32,7 +32,7 @@ from t0.checkpoints.formats import (
     checked_rate,
     checked_step,
 )
-from t0.config.specification import Count, read_plain
+from t0.config.plain_data import Count, read_plain
 from t0.errors import UserError, reading
 from t0.files.paths import read_bytes, sha256
 from t0.files.untrusted import checked_name, parsed_json

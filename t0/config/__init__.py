@@ -9,6 +9,10 @@
     saved_config      masks credentials in saved files, and splits the operative config
     listing           lists the configuration as text, for `--dry_run`
     specification     describes a run as plain data
+    model_spec        describes a model as plain data: the numbers of a T5
+    t5_layers         reads these numbers from a description of Mesh TensorFlow's layers
+    plain_data        reads plain data into dataclasses; checks types and ranges
+    plain_values      turns values that gin has bound into plain data
     starter_settings  reads the settings in a starter folder of `t0 init`
 
 Importing this package, `flags`, `specification` or `starter_settings` does not import TensorFlow.

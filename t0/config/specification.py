@@ -11,37 +11,25 @@ Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 """
 
 import dataclasses
-import json
-import math
-import posixpath
-import sys
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from t0.errors import UserError, short_reason
-from t0.files import paths
+from t0.config import t5_layers
+from t0.config.model_spec import ModelSpec
+from t0.config.plain_data import (
+    Count,
+    NotNegative,
+    Positive,
+    Range,
+    Record,
+    Rows,
+    Tokens,
+    read_value,
+)
+from t0.errors import UserError
 from t0.files.untrusted import find_lone_surrogate, parsed_json
 
-SCHEMA = 1
-Spec = typing.TypeVar("Spec")
-LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """The allowed range of a number, in an `Annotated` type: its smallest and largest value."""
-
-    least: float
-    most: float = LARGEST
-
-
-Count = Annotated[int, Range(0)]
-NotNegative = Annotated[float, Range(0, sys.float_info.max)]
-Positive = Annotated[int, Range(1, 2**31 - 1)]
-Tokens = Annotated[int, Range(1, 2**20)]
-Rows = Annotated[int, Range(1, 2**20)]
+SCHEMA = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,26 +260,6 @@ class VocabularySpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelSpec:
-    """The model of a run.
-
-    Attributes:
-      model_type: Mesh TensorFlow's name for the kind of model: "bitransformer", "lm", ...
-      encoder: the encoder's parameters; empty for a language model. The value of the parameter for
-        layers is a list of mappings, one for each layer, with the fields of `ConfiguredSpec`.
-      decoder: the decoder's parameters, in the same form.
-      activations: the activation type.
-      weights: the type of weights in checkpoints.
-    """
-
-    model_type: str
-    encoder: Mapping[str, Any]
-    decoder: Mapping[str, Any]
-    activations: str
-    weights: str
-
-
-@dataclasses.dataclass(frozen=True)
 class RankSpec:
     """A rank evaluation.
 
@@ -444,17 +412,12 @@ class RunSpec:
     schema: int = SCHEMA
 
 
-def to_json(spec: Any) -> str:
-    """Returns a specification as JSON text."""
-    return json.dumps(dataclasses.asdict(spec), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def from_json(text: str, kind: type[Spec]) -> Spec:
-    """Parses the output of `to_json`.
+def from_json(text: str, kind: type[Record]) -> Record:
+    """Parses the output of `plain_data.to_json`.
 
     Args:
       text: the JSON text.
-      kind: the dataclass of the specification.
+      kind: the dataclass of the specification, or of a part of it.
 
     Raises:
       UserError: the text is not JSON, or a field is missing, unknown or of a wrong type.
@@ -468,147 +431,20 @@ def from_json(text: str, kind: type[Spec]) -> Spec:
             f"the run specification has half of a surrogate pair, in {half!r:.80}, which is not "
             "valid text"
         )
+    if kind is RunSpec and isinstance(value, Mapping):
+        value = _upgrade(value)
     return read_value(value, kind, kind.__name__)
 
 
-def read_value(value: Any, kind: type[Spec], location: str) -> Spec:
-    """Converts a part of a specification to the type `kind`.
-
-    This function works like `read_plain`, but raises a UserError instead of a ValueError.
-
-    Args:
-      value: plain data, as in JSON.
-      kind: the type, such as a dataclass.
-      location: the name of the value, for messages.
-
-    Raises:
-      UserError: the value has a wrong type or is out of range.
-    """
-    try:
-        return read_plain(value, kind, location)
-    except ValueError as error:
-        raise UserError(f"the run specification's {error}") from error
-
-
-def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool) -> Any:
-    """Reads a JSON file as the type `kind`; returns None if there is no such file.
-
-    Args:
-      path: the file, local or `gs://`.
-      kind: the type, such as a dataclass.
-      fix: the sentence of the error message that says what to do.
-      check: a function that raises a ValueError if the value is wrong.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    if not paths.exists(path):
-        return None
-    try:
-        value = read_plain(parsed_json(paths.read_bytes(path)), kind, posixpath.basename(path))
-        check(value)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {short_reason(error)}. {fix}") from error
-    return value
-
-
-def read_plain(value: Any, kind: Any, location: str) -> Any:
-    """Converts a value from JSON to the type `kind`.
-
-    Args:
-      value: plain data.
-      kind: a dataclass, `Any`, bool, int, float, str, a `Literal`, or a type built from these: a
-        union, a `Mapping` with string keys, a `Sequence`, a tuple, or an `Annotated` type with a
-        `Range`.
-      location: the name of the value, for messages.
-
-    Raises:
-      ValueError: the value has a wrong type or is out of range.
-    """
-    if kind is Any:
+def _upgrade(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a specification in the current schema."""
+    schema = value.get("schema", SCHEMA)
+    if schema == SCHEMA:
         return value
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        return _read_number(value, *arguments, location)
-    if origin is Literal and isinstance(value, str) and value in arguments:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        return _read_union(value, arguments, location)
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(value, kind, location)
-    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
-        endless = origin is Sequence or arguments[-1] is Ellipsis
-        types_ = [arguments[0]] * len(value) if endless else arguments
-        if len(types_) == len(value):
-            pairs = enumerate(zip(value, types_, strict=True))
-            return tuple(read_plain(x, type_, f"{location}[{n}]") for n, (x, type_) in pairs)
-    if origin is Mapping and isinstance(value, Mapping):
-        return {
-            name: read_plain(x, arguments[1], f"{location}.{name}") for name, x in value.items()
-        }
-    if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
-        most = LARGEST if kind is int else sys.float_info.max
-        return _read_number(value, kind, Range(-most, most), location)
-    if origin is None and type(value) is kind:
-        return value
-    raise _misfit_error(value, location, _name_of(kind))
-
-
-def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
-    # Booleans are rejected here, because True and False are integers in Python. The value 4.0 is
-    # accepted for an integer, because JSON does not distinguish 4.0 from 4.
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _misfit_error(value, location, kind.__name__)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise _misfit_error(value, location, "a finite number")
-    if kind is int and value != int(value):
-        raise _misfit_error(value, location, "int")
-    if not allowed.least <= value <= allowed.most:
-        least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
-        raise _misfit_error(value, location, f"a number from {least} to {most}")
-    return kind(value)
-
-
-def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not convert a number of more than 4,300 digits
-        text = "a number with thousands of digits"
-    return ValueError(f"{location:.200} is {text:.80}; expected {expected}")
-
-
-def _name_of(kind: Any) -> str:
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        return " or ".join(map(repr, typing.get_args(kind)))
-    return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
-
-
-def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
-    if value is None and types.NoneType in kinds:
-        return None
-    rest = [kind for kind in kinds if kind is not types.NoneType]
-    # A JSON object can be a dataclass or a mapping. Every other JSON value has a plain type.
-    composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
-    plain = [kind for kind in rest if kind not in composed]
-    fitting = composed if isinstance(value, Mapping) and composed else plain or composed
-    return read_plain(value, fitting[0], location)
-
-
-def _read_dataclass(value: Any, kind: Any, location: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise _misfit_error(value, location, "an object")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    unknown = sorted(value.keys() - hints.keys())
-    required = {
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-    missing = sorted(required - value.keys())
-    if unknown or missing:
-        fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
-        raise ValueError(f"{location} has {fault}. Another version may have written it")
-    return kind(
-        **{name: read_plain(x, hints[name], f"{location}.{name}") for name, x in value.items()}
-    )
+    if schema != 1 or isinstance(schema, bool):
+        raise UserError(
+            f"the run specification has schema {schema!r:.40}, and this version reads 1 and "
+            f"{SCHEMA}. Write it again with t5_mesh_transformer --save_spec"
+        )
+    model = t5_layers.model_of_schema_1(value.get("model"))
+    return {**value, "model": model, "schema": SCHEMA}

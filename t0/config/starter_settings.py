@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from t0.config.specification import Tokens, read_plain
+from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading
 from t0.files.paths import read_bytes
 from t0.files.untrusted import check_bucket, parsed_json

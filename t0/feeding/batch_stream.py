@@ -33,7 +33,8 @@ from typing import Any
 import numpy as np
 
 from t0.caching import cache_files
-from t0.config.specification import Count, DataSpec, Positive, read_file
+from t0.config.plain_data import Count, Positive, read_file
+from t0.config.specification import DataSpec
 from t0.errors import UserError
 from t0.feeding import manifest as manifests
 from t0.feeding.manifest import Manifest

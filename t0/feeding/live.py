@@ -23,7 +23,8 @@ import numpy as np
 from t0 import compat
 from t0.compat import seqio, t5_preprocessors
 from t0.compat import tf1 as tf
-from t0.config.specification import Count, DataSpec, TaskSpec, read_plain
+from t0.config.plain_data import Count, read_plain
+from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError, original, reading, remote_mistake, say
 from t0.feeding.pretraining import Documents, PretrainingSource
 from t0.feeding.reading import BLOCK_EXAMPLES, ExampleBlock, ExampleSource, shuffled

@@ -21,7 +21,8 @@ import posixpath
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from t0.config.specification import Count, DataSpec, Positive, Rows, TaskSpec, read_file, to_json
+from t0.config.plain_data import Count, Positive, Rows, read_file, to_json
+from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError
 from t0.feeding.reading import Shard, find_shards
 from t0.feeding.training_data import Position, TrainingData

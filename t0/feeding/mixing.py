@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from t0.config.specification import Count
+from t0.config.plain_data import Count
 from t0.errors import UserError
 from t0.feeding.reading import ExampleBlock, ExampleSource
 

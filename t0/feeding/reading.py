@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from t0.config.specification import Count
+from t0.config.plain_data import Count
 from t0.errors import UserError, reading
 from t0.feeding.token_files import Ragged, read_ids, reading_order
 from t0.files import object_facts, paths, tfrecord

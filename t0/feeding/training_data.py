@@ -23,7 +23,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from t0.config.specification import Count, DataSpec, Range, TaskSpec, read_plain
+from t0.config.plain_data import Count, Range, read_plain
+from t0.config.specification import DataSpec, TaskSpec
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.feeding.cached_examples import (

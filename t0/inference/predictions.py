@@ -32,7 +32,7 @@ from typing import Annotated, Any, Protocol
 import numpy as np
 
 from t0.caching.row_numbers import ROW
-from t0.config.specification import Count, NotNegative, Positive, Range
+from t0.config.plain_data import Count, NotNegative, Positive, Range
 from t0.errors import UserError, say
 from t0.files import paths
 from t0.inference.inputs import (

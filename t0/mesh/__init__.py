@@ -5,6 +5,9 @@ For a run on this machine:
     fused              attention, GELU and RMS norms in fewer passes over memory; XLA on CPUs
     gather_embedding   embeddings and target log-probabilities by a gather, without one-hot matrices
 
+For the model:
+    t5_model           the numbers of a T5 that Mesh TensorFlow has built
+
 For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: the settings that gin configures for a run on a slice; their checks

@@ -3,7 +3,7 @@
     from t0.mesh.pod_run import read_pod_run
 
     run = read_pod_run(vocabulary_size=32100)     # after gin has been parsed
-    costs = costs_by_formulas(run, model_shape(build_model(run)))
+    costs = costs_by_formulas(run, t5_model.sizes(build_model(run)))
     costs.flops                                   # of one core, for each step
     costs_by_lowering(run, heads=32).collectives[0].wire_bytes    # t0 plan --exact
 
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints.shape import ModelShape, expected_shapes
+from t0.checkpoints.shape import expected_shapes
 from t0.compat import simd_mesh_impl
 from t0.config.bindings import bound
-from t0.errors import UserError
+from t0.config.model_spec import ModelShape
 from t0.mesh import formulas
 from t0.mesh.formulas import Share, bias_and_mask_bytes
 from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
@@ -180,50 +180,6 @@ def rings_on_busiest_link(rings: Sequence[Sequence[int]], shape: Sequence[int]) 
                     load[link] = load.get(link, 0) + 1
                     position[axis] += direction
     return float(max(load.values(), default=0))
-
-
-def model_shape(model: Any) -> ModelShape:
-    """Returns the shape of a Mesh TensorFlow `Bitransformer`.
-
-    Raises:
-      UserError: if the model is not a T5 with equal layers.
-    """
-    stacks = [getattr(model, side, None) for side in ("encoder", "decoder")]
-    layers = [layer for stack in stacks if stack for layer in stack.layer_stack._layers]
-    other = sorted({type(layer).__name__ for layer in layers} - set(_LAYERS))
-    # Layers of other classes may have no attributes of T5's.
-    equal = not other and len({_layer_key(layer) for layer in layers}) <= 3
-    if None in stacks or not equal or not model.shared_embedding:
-        raise UserError(
-            "the formulas are for T5's encoder-decoder with equal layers; this model has "
-            f"{', '.join(other) or 'another form'}. Plan it with --exact, which lowers it"
-        )
-    encoder, decoder = stacks
-    attention = next(layer for layer in layers if type(layer).__name__ == "SelfAttention")
-    dense = next(layer for layer in layers if type(layer).__name__ == "DenseReluDense")
-    counts = [
-        sum(type(layer).__name__ == "SelfAttention" for layer in stack.layer_stack._layers)
-        for stack in stacks
-    ]
-    return ModelShape(
-        vocabulary=decoder.output_vocab_dim.size,
-        d_model=encoder.model_dim.size,
-        d_ff=dense.hidden_size,
-        inner=attention.num_heads * attention.key_value_size,
-        heads=attention.num_heads,
-        buckets=attention.relative_attention_num_buckets,
-        encoder_layers=counts[0],
-        decoder_layers=counts[1],
-        gated=not isinstance(dense.activation, str) and len(dense.activation) == 2,
-        tied=decoder.shared_embedding_and_softmax_weights,
-        shared_bias=True,
-    )
-
-
-def _layer_key(layer: Any) -> tuple[Any, ...]:
-    if type(layer).__name__ == "DenseReluDense":
-        return ("dense", layer.hidden_size, str(layer.activation))
-    return (type(layer).__name__, layer.num_heads, layer.key_value_size)
 
 
 def costs_by_formulas(run: PodRun, shape: ModelShape) -> StepCosts:

@@ -23,7 +23,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from t0.checkpoints import names
-from t0.checkpoints.shape import ModelShape, Shape, expected_shapes, factored_axes
+from t0.checkpoints.shape import Shape, expected_shapes, factored_axes
+from t0.config.model_spec import ModelShape
 
 FLOAT32_BYTES = 4
 # Tile sizes of TPU memory.

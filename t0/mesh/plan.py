@@ -29,13 +29,13 @@ import numpy as np
 
 from t0.compat import gin
 from t0.errors import UserError, unknown_name
+from t0.mesh import t5_model
 from t0.mesh.costs import (
     DEFAULT_UTILISATION,
     StepCosts,
     costs_by_formulas,
     costs_by_lowering,
     logical_to_physical,
-    model_shape,
     rings_on_busiest_link,
 )
 from t0.mesh.lowering import build_model
@@ -107,7 +107,7 @@ def plan_configured_run(
         print("lowering the program of a core takes up to minutes", file=sys.stderr)
         costs = costs_by_lowering(run, dimensions.get("heads", 0))
     else:
-        costs = costs_by_formulas(run, model_shape(model))
+        costs = costs_by_formulas(run, t5_model.sizes(model))
     memory = memory_of(run, costs)
     rings_by_axis = count_rings_by_axis(run)
     collectives = _collectives(run, costs, rings_by_axis)

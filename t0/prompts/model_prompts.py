@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from t0.config.specification import Tokens, read_plain
+from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
 from t0.files.untrusted import parsed_json

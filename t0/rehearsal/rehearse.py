@@ -20,7 +20,8 @@ from t0.compat import gin
 from t0.config.bindings import bound
 from t0.errors import UserError, say
 from t0.feeding.batch_stream import stream_dataset
-from t0.mesh.costs import costs_by_formulas, model_shape
+from t0.mesh import t5_model
+from t0.mesh.costs import costs_by_formulas
 from t0.mesh.lowering import build_model
 from t0.mesh.plan import memory_of, verdict
 from t0.mesh.pod_run import (
@@ -87,7 +88,7 @@ def rehearse(
         flush=True,
     )
     with contextlib.suppress(UserError):  # the formulas are only for T5s
-        memory = memory_of(run, costs_by_formulas(run, model_shape(model)))
+        memory = memory_of(run, costs_by_formulas(run, t5_model.sizes(model)))
         say(f"memory on the slice: {verdict(memory, run.slice_.name)['reason']}")
     if small:
         run, changes = shrink(run, dimensions)

@@ -256,14 +256,14 @@ def _save_specification(
     path: str, mode: str, arguments: dict[str, Any], checkpoint: str | None, argv: Sequence[str]
 ) -> None:
     """Writes the run's specification as JSON, for another engine."""
-    from t0.config import specification
+    from t0.config import plain_data
     from t0.files import publishing
     from t0.run import specify
 
     spec = specify.run_spec(mode, arguments, checkpoint)
     if mode == "eval" and spec.infer:
         spec = dataclasses.replace(spec, judge=specify.judging_words(spec, argv))
-    text = specification.to_json(spec)
+    text = plain_data.to_json(spec)
     publishing.write_whole(path, text + "\n")
     say(f"the run specification is in {path}; nothing was run")
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.compat import gin
+from t0.config.model_spec import require_t5
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.mesh import formulas
@@ -22,7 +23,6 @@ from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import arguments as run_arguments
 from t0.run import specify
 from t0.torch import memory
-from t0.torch.shape import t5
 
 FITS, TOO_LARGE = "fits", "does not fit"
 _KINDS = {
@@ -58,7 +58,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
     read = _read_run(gpus)
     size, source = configured_vocabulary_size()
-    shape = t5(specify.model_spec(read, size, size)).sizes
+    shape = require_t5(specify.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
     microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2

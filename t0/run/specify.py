@@ -1,25 +1,25 @@
 """Converts a configured run to a run specification, which an engine without gin can read.
 
     spec = run_spec("train", {"model_dir": "/models/tiny", ...})      # arguments of Mesh's `run`
-    specification.to_json(spec)
+    plain_data.to_json(spec)
 
 The specification describes gin's bindings and the contents of SeqIO's registries. It includes the
 defaults of parameters that gin does not bind. So its reader needs neither gin nor Mesh TensorFlow.
-To find the layers, this module builds the model, but no TensorFlow graph. The parameters of a layer
-are the arguments of its constructor. They are read from the layer's attributes.
+To find the model's numbers, this module builds the model, but no TensorFlow graph.
 """
 
 import dataclasses
-import functools
-import inspect
 import posixpath
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import saved_config
-from t0.config.bindings import bound, changed_parameters, is_configured, resolve_macros
+from t0.config.bindings import bound, changed_parameters, is_configured
+from t0.config.model_spec import ModelSpec
+from t0.config.plain_data import read_value
+from t0.config.plain_values import parameters_of, to_plain
 from t0.config.specification import (
     AdapterSpec,
     ChoiceLosses,
@@ -27,18 +27,17 @@ from t0.config.specification import (
     DataSpec,
     InferSpec,
     JobSpec,
-    ModelSpec,
     RankSpec,
     RankTaskSpec,
     RunSpec,
     TaskSpec,
     VocabularySpec,
-    read_value,
 )
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.predictions import PredictionJob
+from t0.mesh import t5_model
 from t0.run import arguments as run_arguments
 from t0.run import evaluation_dispatch, run_records
 from t0.run.preflight import DATASET_FUNCTIONS
@@ -47,10 +46,6 @@ from t0.scoring.mesh_model import vocabulary_hash
 from t0.scoring.rank_metrics import classes_of
 from t0.scoring.ranking import results_folder
 
-# Arguments of the constructors of layers and models that only depend on the mesh.
-_BUILDER_ARGUMENTS = ("self", "name", "layout", "mesh_shape", "layer_stack")
-# Argument of a constructor -> the attribute that holds it, for attributes with another name.
-_ATTRIBUTES = {"d_model": "model_dim"}
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 
 
@@ -92,13 +87,13 @@ def run_spec(
         schedule=configured("run.learning_rate_schedule") if trains else None,
         schedule_steps=bound("run.total_run_steps") or arguments["train_steps"],
         clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
-        variable_filter=_to_plain(_variable_filter(arguments)),
+        variable_filter=to_plain(_variable_filter(arguments)),
         init_checkpoint=arguments["init_checkpoint"],
         init_variable_filter=bound("tpu_estimator_model_fn.init_variable_filter") or "",
         save_checkpoints_steps=arguments["save_checkpoints_steps"],
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
-        keep_checkpoints=_parameters("t0.keep_checkpoints") if trains else {},
-        training=_parameters("t0.train_loop") if trains else {},
+        keep_checkpoints=parameters_of("t0.keep_checkpoints") if trains else {},
+        training=parameters_of("t0.train_loop") if trains else {},
         choice_losses=read_value(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
         if trains
         else ChoiceLosses(),
@@ -170,7 +165,7 @@ def configured_adapter() -> AdapterSpec | None:
     """Returns the adapter that gin configures; None if it configures none."""
     if not is_configured("t0.adapter"):
         return None
-    return read_value(_parameters("t0.adapter"), AdapterSpec, "adapter")
+    return read_value(parameters_of("t0.adapter"), AdapterSpec, "adapter")
 
 
 def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
@@ -309,11 +304,11 @@ def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary:
     return RankSpec(
         folder=results_folder(arguments),
         checkpoint=checkpoint,
-        steps=_to_plain(arguments["eval_checkpoint_step"]),
+        steps=to_plain(arguments["eval_checkpoint_step"]),
         settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
-        reading=_to_plain(evaluate.reading_facts()),
+        reading=to_plain(evaluate.reading_facts()),
         vocabulary=evaluate.vocabulary_facts(vocabulary),
-        given=_to_plain(evaluation_dispatch.given_facts()),
+        given=to_plain(evaluation_dispatch.given_facts()),
     )
 
 
@@ -336,7 +331,7 @@ def _infer_spec(
     vocabulary = feature.vocabulary if feature else vocabularies[0]
     return InferSpec(
         checkpoint=checkpoint,
-        steps=_to_plain(arguments["eval_checkpoint_step"]),
+        steps=to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
             # Write the type that "auto" means here, because it may mean another type on another
@@ -371,7 +366,7 @@ def _decoding_spec(
     }
     return InferSpec(
         checkpoint=checkpoint,
-        steps=_to_plain(arguments["eval_checkpoint_step"]),
+        steps=to_plain(arguments["eval_checkpoint_step"]),
         vocabulary_sha256=vocabulary_hash(vocabularies[0]),
         jobs=tuple(
             dataclasses.replace(_job_spec(job, activations, vocabularies[0], lengths), **limits)
@@ -395,7 +390,7 @@ def _job_spec(
         path=job.path,
         as_json=job.as_json,
         settings=dataclasses.asdict(job.settings) | {"activation_dtype": activations},
-        limits=_to_plain(dataclasses.asdict(job.limits)),
+        limits=to_plain(dataclasses.asdict(job.limits)),
         split=split,
         task=spec,
         vocabulary="" if task else _vocabulary_spec(vocabulary).file,
@@ -420,73 +415,8 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
         mesh_shape=arguments["mesh_shape"],
     )
     types = mesh_utils.get_variable_dtype()
-    encoder = getattr(model, "encoder", None)
-    return ModelSpec(
-        model_type=arguments["model_type"],
-        encoder=_describe_stack(encoder) if encoder is not None else {},
-        decoder=_describe_stack(getattr(model, "decoder", model)),
-        activations=types.activation_dtype.name,
-        weights=types.master_dtype.name,
-    )
-
-
-def _describe_stack(stack: Any) -> dict[str, Any]:
-    """Returns the parameters of a transformer's stack.
-
-    Returns:
-      parameter -> value. "layers" has the layers in order. "sublayers" has the functions that run
-      before the layers ("initial"), around each layer ("per_layer") and after the layers ("final").
-      "input_vocab" is the number of rows of the embedding, including padding.
-    """
-    parameters = _constructor_arguments(stack)
-    parameters["input_vocab"] = stack.input_vocab_dim.size
-    parameters["layers"] = [
-        {
-            "selector": _selector(type(layer)),
-            "name": layer.name,
-            "parameters": _constructor_arguments(layer),
-        }
-        for layer in stack.layer_stack.layers
-    ]
-    parameters["sublayers"] = {
-        group: [
-            _describe_sublayer(function, stack.layer_stack)
-            for function in getattr(stack.layer_stack, f"_sublayers_{group}")
-        ]
-        for group in ("initial", "per_layer", "final")
-    }
-    return parameters
-
-
-def _describe_sublayer(function: Callable[..., Any], layer_stack: Any) -> dict[str, Any]:
-    selector = _selector(function)
-    parameters = _parameters(selector)
-    if "legacy" in selector:  # these functions take their parameters from the stack
-        legacy = {"dropout_rate": layer_stack.dropout_rate, "epsilon": layer_stack.norm_epsilon}
-        name = "dropout_rate" if "dropout" in selector else "epsilon"
-        parameters[name] = legacy[name]
-    return {"selector": selector, "parameters": parameters}
-
-
-def _constructor_arguments(instance: Any) -> dict[str, Any]:
-    """Returns the arguments of an object's constructor, read from the object's attributes."""
-    attributes = vars(instance)
-    values = {}
-    for name in _constructor_names(type(instance)):
-        names = (_ATTRIBUTES.get(name, name), f"_{name}", f"{name}_dim")
-        attribute = next((candidate for candidate in names if candidate in attributes), None)
-        if attribute is not None and name not in _BUILDER_ARGUMENTS:
-            values[name] = _to_plain(attributes[attribute], name)
-    return values
-
-
-def _constructor_names(kind: type) -> list[str]:
-    """Returns the names of a constructor's parameters and those of its base class's constructor."""
-    parameters = inspect.signature(inspect.unwrap(kind.__init__)).parameters
-    names = [name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD]
-    if len(names) < len(parameters) and kind.__base__ is not object:
-        names += [name for name in _constructor_names(kind.__base__) if name not in names]
-    return names
+    t5, other = t5_model.read(arguments["model_type"], model)
+    return ModelSpec(t5, other, types.activation_dtype.name, types.master_dtype.name)
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:
@@ -494,61 +424,14 @@ def configured(parameter: str) -> ConfiguredSpec | float | None:
     value = bound(parameter, evaluate=False)
     if isinstance(value, gin_config.ConfigurableReference):
         scope, selector = value.config_key
-        parameters = _parameters(selector, scope)
+        parameters = parameters_of(selector, scope)
         if parameters.get("decay_rate", 0) is None:  # then Adafactor calls the function below
             parameters["decay_rate"] = {
                 "selector": _DECAY,
-                "parameters": _parameters(_DECAY, scope),
+                "parameters": parameters_of(_DECAY, scope),
             }
         return ConfiguredSpec(selector, parameters)
     if isinstance(value, list):
         product = "mesh_tensorflow.transformer.learning_rate_schedules.product_learning_rate"
-        return ConfiguredSpec(product, {"factors": _to_plain(value)})
+        return ConfiguredSpec(product, {"factors": to_plain(value)})
     return None if value is None else float(value)
-
-
-def _parameters(selector: str, scope: str = "") -> dict[str, Any]:
-    """Returns name -> value of a configurable's parameters: gin's bindings, else the defaults."""
-    scopes = scope.split("/") if scope else []
-    configurable = gin_config._REGISTRY[selector]
-    parameters = {
-        name: parameter.default
-        for name, parameter in inspect.signature(configurable.wrapped).parameters.items()
-        if parameter.default is not parameter.empty
-    }
-    for count in range(len(scopes) + 1):
-        parameters |= gin_config._CONFIG.get(("/".join(scopes[:count]), selector), {})
-    return {name: _to_plain(resolve_macros(value), name) for name, value in parameters.items()}
-
-
-def _to_plain(value: Any, name: str = "") -> Any:
-    """Converts a parameter's value to JSON types. A function or class becomes its selector in gin.
-
-    Credentials are masked, as in all files that a run writes.
-    """
-    if isinstance(value, str):
-        written = repr(value)
-        return value if saved_config.mask_value(name, written) == written else saved_config.MASK
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, Mapping):
-        return {str(item): _to_plain(item_value, str(item)) for item, item_value in value.items()}
-    if isinstance(value, list | tuple) and not isinstance(value, mtf.Dimension):
-        return [_to_plain(item) for item in value]
-    if isinstance(value, gin_config.ConfigurableReference):
-        scope, selector = value.config_key
-        return {"selector": selector, "parameters": _parameters(selector, scope)}
-    if isinstance(value, mtf.Dimension):
-        return value.size
-    if isinstance(value, functools.partial):
-        return {"selector": _selector(value.func), "parameters": _to_plain(value.keywords)}
-    return _selector(value) if callable(value) else str(value)
-
-
-def _selector(function: Callable[..., Any]) -> str:
-    """Returns gin's selector of a function or class, or its Python name if gin has no selector."""
-    configurable = gin_config._inverse_lookup(function, allow_decorators=True)
-    if configurable is not None:
-        return configurable.selector
-    named = inspect.unwrap(function)
-    return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"

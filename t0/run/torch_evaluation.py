@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import tf
+from t0.config.model_spec import require_t5
 from t0.errors import UserError, install_command, say
 from t0.run import specify
 from t0.scoring.mesh_model import both_vocabularies
@@ -85,10 +86,10 @@ class TorchEvaluation:
     """
 
     def __init__(self, arguments: Mapping[str, Any], device: str) -> None:
-        from t0.torch import shape, world
+        from t0.torch import world
 
         sizes = [each.vocab_size for each in both_vocabularies(arguments["vocabulary"])]
-        self._spec = shape.t5(specify.model_spec(arguments, *sizes))
+        self._spec = require_t5(specify.model_spec(arguments, *sizes))
         self._world = world.World(0, 1, world.find_device(device))
         self._activations = functools.partial(
             world.choose_activation_type, device=self._world.device

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.config.specification import read_plain
+from t0.config.plain_data import read_plain
 from t0.errors import UserError
 from t0.scoring.examples import ChoiceGroup, ScoringTask, Size
 

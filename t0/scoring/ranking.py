@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, Protocol
 import numpy as np
 
 from t0.caching.row_numbers import ROW
-from t0.config.specification import Count, Positive, Range
+from t0.config.plain_data import Count, Positive, Range
 from t0.errors import UserError, say
 from t0.progress import ProgressLine
 from t0.scoring import rank_metrics

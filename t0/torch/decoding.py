@@ -15,10 +15,10 @@ one position of every beam. Tokens and scores are the same as with `t0.inference
 import numpy as np
 import torch
 
+from t0.config.model_spec import T5Spec
 from t0.inference.inputs import EOS, NEVER, DecodingMethod
 from t0.torch import checkpointing
 from t0.torch.model import T5, mask
-from t0.torch.shape import T5Spec
 from t0.torch.sharding import names_and_parameters, unsharded
 from t0.torch.world import World
 

@@ -36,7 +36,9 @@ import numpy as np
 import torch
 
 from t0.catalogue.sentence_pieces import Tokens
-from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
+from t0.config.model_spec import T5Spec, require_t5
+from t0.config.plain_data import read_value
+from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec
 from t0.errors import UserError, say
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
@@ -51,7 +53,6 @@ from t0.scoring.results import DECODED, write_json
 from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
 from t0.torch.model import move_to_device
-from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, check_local, choose_activation_type
 
 _JUDGE = "t0.cli.mesh_transformer"  # computes the metrics of decoded texts
@@ -87,7 +88,7 @@ def predict(spec: RunSpec, joined: World) -> None:
     """
     if spec.infer is None:
         raise UserError(_INCOMPLETE)
-    model, targets = t5(spec.model), Pieces(spec.targets_vocabulary.file)
+    model, targets = require_t5(spec.model), Pieces(spec.targets_vocabulary.file)
     jobs = [_make_job(job, spec, targets, joined) for job in spec.infer.jobs]
 
     def describe(path: str) -> dict[str, Any]:
@@ -224,7 +225,7 @@ def rank_choices(spec: RunSpec, world: World) -> None:
     Raises:
       UserError: if this engine cannot evaluate this run, or the evaluation fails.
     """
-    rank, model = _check_supported(spec), t5(spec.model)
+    rank, model = _check_supported(spec), require_t5(spec.model)
     settings = ranking.RankEvaluationSettings(**rank.settings)
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}

@@ -22,7 +22,9 @@ import torch
 
 from t0.checkpoints import checkpoint_files, conversion
 from t0.checkpoints.adapter_folders import BaseModel
-from t0.config.specification import RunSpec, from_json, read_value
+from t0.config.model_spec import T5Spec, require_t5
+from t0.config.plain_data import read_value
+from t0.config.specification import RunSpec, from_json
 from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
@@ -32,7 +34,6 @@ from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
 from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.schedules import schedule
-from t0.torch.shape import T5Spec, t5
 from t0.torch.world import World, check_local
 from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
@@ -264,7 +265,7 @@ class TorchEngine:
         self._compute, self._words = compute, words
         self._lengths = dict(spec.data.lengths)
         self._lengths["targets"] *= (data and data.choices) or 1
-        shape = t5(spec.model)
+        shape = require_t5(spec.model)
         self._microbatches = memory.count_microbatches(
             spec.batch_sequences, spec.microbatches, world.size
         )

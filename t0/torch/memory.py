@@ -20,7 +20,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from t0.checkpoints import adapter_folders
-from t0.checkpoints.shape import ModelShape, expected_shapes
+from t0.checkpoints.shape import expected_shapes
+from t0.config.model_spec import ModelShape
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import unknown_name
 from t0.mesh import formulas

@@ -1,6 +1,6 @@
 """T5 as a PyTorch module, with packed sequences and the names of Hugging Face's state dicts.
 
-    model = T5(spec)                               # spec: a `t0.torch.shape.T5Spec`
+    model = T5(spec)                               # spec: a `t0.config.model_spec.T5Spec`
     losses = model(batch)                          # batch: name -> int [B, L]; float32 [7]
 
 The model computes the same numbers as Mesh TensorFlow. In shapes, B is the number of sequences, L
@@ -39,9 +39,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from t0.config.model_spec import T5Spec
 from t0.config.specification import ChoiceLosses
 from t0.errors import short_reason
-from t0.torch.shape import T5Spec
 from t0.training.stepping import LOSS_WEIGHTS
 
 HIDDEN = -1e9  # this is added to the logits of masked keys, as in Mesh TensorFlow

@@ -23,12 +23,12 @@ from torch.distributed.tensor import DTensor
 
 from t0.checkpoints import names
 from t0.checkpoints.shape import expected_shapes
+from t0.config.model_spec import T5Spec
 from t0.config.specification import AdapterSpec
 from t0.errors import UserError
 from t0.torch import adapters
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
-from t0.torch.shape import T5Spec
 from t0.torch.world import World
 
 

@@ -20,8 +20,7 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
 from t0.feeding.training_data import TrainingData
-from t0.mesh import formulas
-from t0.mesh.costs import model_shape
+from t0.mesh import formulas, t5_model
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.training import checkpointing, model_directory, recorder, stepping
@@ -210,7 +209,7 @@ def memory_lines(spec: TrainingSpec, graph: TrainingGraph, bytes_each: int) -> l
       the lines for the start of a run; [] if the model is not a T5 with equal layers.
     """
     try:
-        shape = model_shape(build_model(spec))
+        shape = t5_model.sizes(build_model(spec))
     except UserError:
         return []
     ways = functools.partial(mtf.tensor_dim_to_mesh_dim_size, spec.layout_rules, spec.mesh_shape)

@@ -45,7 +45,7 @@ from pathlib import Path
 from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.shape import factored_axes
 from t0.config import saved_config
-from t0.config.specification import Count, NotNegative, read_file
+from t0.config.plain_data import Count, NotNegative, read_file
 from t0.errors import UserError, printable, refuse_unanswered
 from t0.feeding import manifest
 from t0.files import paths, write_whole

@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.config.specification import Count, NotNegative, read_plain
+from t0.config.plain_data import Count, NotNegative, read_plain
 from t0.errors import UserError
 from t0.files import paths
 from t0.files.any_path import any_path, binary

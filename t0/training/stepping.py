@@ -44,7 +44,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from t0.config.specification import Count, Rows
+from t0.config.plain_data import Count, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest

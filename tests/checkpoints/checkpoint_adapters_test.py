@@ -369,9 +369,9 @@ def our_model(path, adapter=None):
     """The PyTorch engine's model with the weights of a checkpoint."""
     import torch
 
+    from t0.config.model_spec import Dropout, T5Spec
     from t0.torch import checkpointing as engine_weights
     from t0.torch import sharding, world
-    from t0.torch.shape import Dropout, T5Spec
 
     spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
     model = sharding.unsharded(spec, adapter=adapter).to_empty(device="cpu").eval()

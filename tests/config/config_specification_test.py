@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t0.config.specification import DataSpec, FeatureSpec, RunSpec, TaskSpec, from_json, to_json
+from t0.config.plain_data import to_json
+from t0.config.specification import DataSpec, FeatureSpec, RunSpec, TaskSpec, from_json
 from t0.errors import UserError
 
 tasks = st.builds(
@@ -25,8 +26,8 @@ data_specs = st.builds(
     lengths=st.dictionaries(st.text(max_size=5), st.integers(1, 2**20)),
 )
 
-MODEL = {"model_type": "lm", "encoder": {}, "decoder": {"d_model": 8}, "activations": "float32"}
-MODEL["weights"] = "float32"
+OTHER = "run.model_type is 'lm'; expected 'bitransformer', an encoder-decoder"
+MODEL = {"t5": None, "other": OTHER, "activations": "float32", "weights": "float32"}
 VOCABULARY = {"file": "/v", "size": 32100, "extra_ids": 100}
 RUN = {
     "mode": "train",
@@ -60,7 +61,10 @@ def test_specification_of_run_round_trip_through_json(schedule):
         ({"lengths": [8]}, "RunSpec.lengths is .*; expected an object"),
         ({"model": None}, "RunSpec.model is None; expected an object"),
         ({"model": {**MODEL, "depth": 3}}, "RunSpec.model has the unknown field 'depth'"),
-        ({"model": {"model_type": "lm"}}, "RunSpec.model has no field 'activations'"),
+        (
+            {"model": {"t5": None, "other": "", "weights": "float32"}},
+            "RunSpec.model has no field 'activations'",
+        ),
         ({"schedule": float("nan")}, "RunSpec.schedule is nan; expected a finite number"),
         ({"seed": "0"}, "RunSpec.seed is '0'; expected int"),
         ({"mode": "\ud800"}, "half of a surrogate pair"),
@@ -88,3 +92,19 @@ def test_specification_reads_large_and_whole_numbers():
 def test_specification_that_is_not_json_is_refused(text):
     with pytest.raises(UserError, match="not JSON"):
         from_json(text, RunSpec)
+
+
+@pytest.mark.parametrize("schema", [0, 3, True, "2", None, [1]])
+def test_specification_of_unknown_schema_is_refused_with_the_remedy(schema):
+    with pytest.raises(
+        UserError, match="schema .*reads 1 and 2. Write it again with .*--save_spec"
+    ):
+        from_json(json.dumps({**RUN, "schema": schema}), RunSpec)
+
+
+def test_specification_of_schema_1_is_read():
+    old = {"model_type": "lm", "encoder": {}, "decoder": {}, "activations": "float32"}
+    text = json.dumps({**RUN, "model": {**old, "weights": "float32"}, "schema": 1})
+    assert from_json(text, RunSpec) == from_json(json.dumps(RUN), RunSpec)
+    with pytest.raises(UserError, match="model cannot be read .*--save_spec"):
+        from_json(json.dumps({**RUN, "model": old, "schema": 1}), RunSpec)

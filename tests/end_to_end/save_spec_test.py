@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from t0.config.specification import RunSpec, from_json, to_json
+from t0.config.plain_data import to_json
+from t0.config.specification import RunSpec, from_json
 from tests.end_to_end.command_lines import EVALUATE, LENGTHS, ONE_LAYER, TRAIN, TWO_LAYERS, message
 
 CACHED = "--gin_param=mesh_train_dataset_fn.use_cached = True"
@@ -45,16 +46,19 @@ def test_save_spec_of_a_training_run(specified, world):
         assert not task.features["inputs"].add_eos
 
 
-def test_save_spec_describes_the_model_layers(specified):
+def test_save_spec_has_the_numbers_of_the_model(specified):
     model = specified(*TRAIN, TWO_LAYERS).model
-    assert (model.model_type, model.weights) == ("bitransformer", "float32")
-    names = [layer["selector"].rpartition(".")[2] for layer in model.decoder["layers"]]
-    # Each block's layers, two blocks.
-    assert names == ["SelfAttention", "EncDecAttention", "DenseReluDense"] * 2
-    attention = model.encoder["layers"][0]["parameters"]
-    assert {"num_heads", "key_value_size", "dropout_rate"} <= attention.keys()
-    assert all(isinstance(attention[name], int) for name in ("num_heads", "key_value_size"))
-    assert len(model.encoder["layers"]) == 4
+    assert (model.other, model.weights) == ("", "float32")
+    sizes = model.t5.sizes
+    assert (sizes.encoder_layers, sizes.decoder_layers) == (2, 2)
+    assert (sizes.d_model, sizes.d_ff, sizes.heads, sizes.gated) == (32, 64, 2, True)
+    assert (model.t5.activation, model.t5.z_loss) == ("gelu", 0.0001)
+
+
+def test_save_spec_names_the_setting_by_which_a_model_is_no_t5(specified):
+    model = specified(*TRAIN, "--gin_param=SelfAttention.num_memory_heads = 1").model
+    assert model.t5 is None
+    assert model.other == "SelfAttention.num_memory_heads is 1; expected 0"
 
 
 def test_save_spec_without_cache_lists_no_cache_files(specified):
@@ -101,7 +105,7 @@ def test_save_spec_is_plain_json(specified, tmp_path):
     specified(*TRAIN)
     text = (tmp_path / "spec.json").read_text()
     assert " object at 0x" not in text
-    assert json.loads(text)["schema"] == 1
+    assert json.loads(text)["schema"] == 2
 
 
 def test_save_spec_to_missing_folder_is_refused(command, cached, tmp_path):

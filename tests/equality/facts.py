@@ -28,7 +28,7 @@ def facts(spec: Mapping[str, Any]) -> list[str]:
     if spec["infer"]:
         jobs = [job | {"task": (job["task"] or {}).get("name")} for job in spec["infer"]["jobs"]]
         found["infer"] = spec["infer"] | {"jobs": jobs}
-    return [f"{name} = {value}" for name, value in _flat(found, "")]
+    return sorted(f"{name} = {value}" for name, value in _flat(found, ""))
 
 
 def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:

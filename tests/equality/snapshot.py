@@ -22,6 +22,7 @@ _PROGRESS = re.compile(r", ETA (CLOCK|\?|DURATION|\S+$)|^caching: .* examples, m
 # In order: what names a moment, a duration or a speed, here or elsewhere.
 _TIMES = (
     (r"/tmp/t0_equality_\w{8}", "$WORK"),
+    (r"[^\s'\"=]*/site-packages/", "$PACKAGES/"),  # of any environment
     (r"(hf|t5x|mtf)-[0-9a-f]{16}\b", r"\1-PLACE"),  # of a converted copy: of the path it is from
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?", "MOMENT"),
     (r"\b\d{4}-\d\d-\d\d\b", "DAY"),
@@ -30,10 +31,11 @@ _TIMES = (
     (r'("\w*(?:second|hours|_time|time_|date|mtime)\w*": )[^,}\n]+', r"\1TIME"),
     (rf"\b{_NUMBER}k? ?(?=(?:[A-Za-z]+/s\b|[a-z]+ (?:a|per) second))", "SPEED "),
     (rf"\b{_NUMBER} (?:ms|s|min|h|seconds?|minutes?|hours?)\b(?! of)", "DURATION"),
+    (r"\b\d+m\d\ds(?= left)", "DURATION"),
     (r"\b\d+:\d\d(:\d\d)?\b", "CLOCK"),
     (r"\b1[67]\d{8}(\.\d+)?\b", "EPOCH"),
     (r"\b[\d.]+ GB(?= free)|(?<=memory )[\d.]+ GB", "SIZE"),
-    (r"object at 0x[0-9a-f]+", "object at ADDRESS"),
+    (r" at 0x[0-9a-f]+", " at ADDRESS"),
     (r"\btmp[a-z0-9_]{8}\b", "TEMPORARY"),
 )
 

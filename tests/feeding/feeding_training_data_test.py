@@ -11,7 +11,8 @@ import pytest
 import seqio
 import tensorflow.compat.v1 as tf
 
-from t0.config.specification import DataSpec, from_json, to_json
+from t0.config.plain_data import to_json
+from t0.config.specification import DataSpec, from_json
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.feeding.live import DatasetBatches, live_source

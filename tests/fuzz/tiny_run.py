@@ -9,42 +9,31 @@ from typing import Any
 
 from t0.files import tf_examples, tfrecord
 
-_LAYERS = "mesh_tensorflow.transformer.transformer_layers"
-_SUBLAYERS = "mesh_tensorflow.transformer.transformer"
 _SCHEDULES = "mesh_tensorflow.transformer.learning_rate_schedules"
-_ATTENTION = {
-    "num_heads": 2,
-    "key_value_size": 4,
-    "dropout_rate": 0.1,
-    "relative_attention_type": "bias_shared",
-    "relative_attention_num_buckets": 8,
+_T5 = {
+    "sizes": {
+        "vocabulary": 32,
+        "d_model": 8,
+        "d_ff": 16,
+        "inner": 8,
+        "heads": 2,
+        "buckets": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "gated": True,
+        "tied": False,
+        "shared_bias": True,
+    },
+    "activation": "gelu",
+    "dropout": {"residual": 0.1, "attention": 0.1, "hidden": 0.1},
+    "label_smoothing": 0.0,
+    "z_loss": 1e-4,
+    "loss_denominator": None,
 }
-_DENSE = {"hidden_size": 16, "dropout_rate": 0.1, "activation": ["gelu", "linear"]}
 
 
 def _configured(module: str, name: str, **parameters: Any) -> dict[str, Any]:
     return {"selector": f"{module}.{name}", "parameters": parameters}
-
-
-def _stack(*layers: dict[str, Any]) -> dict[str, Any]:
-    norm = _configured(_SUBLAYERS, "sublayer_rms_norm", epsilon=1e-6)
-    dropout = _configured(_SUBLAYERS, "sublayer_dropout", dropout_rate=0.1)
-    call = _configured(_SUBLAYERS, "sublayer_call_layer")
-    residual = _configured(_SUBLAYERS, "sublayer_residual")
-    return {
-        "d_model": 8,
-        "shared_embedding_and_softmax_weights": False,
-        "label_smoothing": 0.0,
-        "z_loss": 1e-4,
-        "loss_denominator": None,
-        "input_vocab": 32,
-        "layers": list(layers),
-        "sublayers": {
-            "initial": [dropout],
-            "per_layer": [norm, call, dropout, residual],
-            "final": [norm, dropout],
-        },
-    }
 
 
 def tiny_run(folder: Path) -> dict[str, Any]:
@@ -56,9 +45,6 @@ def tiny_run(folder: Path) -> dict[str, Any]:
         for n in range(9)
     ]
     shard.write_bytes(b"".join(tfrecord.framed(tf_examples.example(entry)) for entry in entries))
-    attention = _configured(_LAYERS, "SelfAttention", **_ATTENTION)
-    cross = {**_ATTENTION, "relative_attention_type": None}
-    dense = _configured(_LAYERS, "DenseReluDense", **_DENSE)
     vocabulary = {"file": str(folder / "vocabulary.model"), "size": 32, "extra_ids": 0}
     lengths = {"inputs": 8, "targets": 4}
     features = {"inputs": {"add_eos": False}, "targets": {"add_eos": True}}
@@ -68,13 +54,7 @@ def tiny_run(folder: Path) -> dict[str, Any]:
     return {
         "mode": "train",
         "model_dir": str(folder / "model"),
-        "model": {
-            "model_type": "bitransformer",
-            "encoder": _stack(attention, dense),
-            "decoder": _stack(attention, _configured(_LAYERS, "EncDecAttention", **cross), dense),
-            "activations": "float32",
-            "weights": "float32",
-        },
+        "model": {"t5": _T5, "other": "", "activations": "float32", "weights": "float32"},
         "inputs_vocabulary": vocabulary,
         "targets_vocabulary": vocabulary,
         "lengths": lengths,

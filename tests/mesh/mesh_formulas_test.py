@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from t0.errors import UserError
-from t0.mesh import formulas, lowering
-from t0.mesh.costs import costs_by_formulas, costs_by_lowering, model_shape
+from t0.mesh import formulas, lowering, t5_model
+from t0.mesh.costs import costs_by_formulas, costs_by_lowering
 from tests.mesh import planning
 
 
@@ -14,7 +14,7 @@ def shape_of(model, vocabulary=32100, parallelism=1):
     run = planning.read(
         *planning.on_slice("v3-8", parallelism), files=(model,), vocabulary_size=vocabulary
     )
-    return model_shape(lowering.build_model(run))
+    return t5_model.sizes(lowering.build_model(run))
 
 
 # Raffel et al. 2020 and the T5.1.1 and mT5 release notes, rounded as published; the exact T5.1.1
@@ -53,7 +53,7 @@ def test_formulas_collective_bytes_equal_hand_count():
         "serialize_num_microbatches.tokens_per_microbatch_per_replica = 4",
         vocabulary_size=128,
     )
-    quantities = costs_by_formulas(run, model_shape(lowering.build_model(run)))
+    quantities = costs_by_formulas(run, t5_model.sizes(lowering.build_model(run)))
     model, batch = quantities.collectives
     # 4 replicas of 2 sequences, one in each of 2 microbatches. Forward: the lookup, attention and
     # feed-forward of the encoder on 1 x 4 x 8 values, the lookup and three sublayers of the decoder
@@ -81,7 +81,7 @@ PARAMS = [
 @pytest.fixture(scope="module", params=PARAMS)
 def both(request):
     run = planning.read_case(request.param)
-    shape = model_shape(lowering.build_model(run))
+    shape = t5_model.sizes(lowering.build_model(run))
     return run, costs_by_formulas(run, shape), costs_by_lowering(run, heads=4)
 
 
@@ -132,7 +132,7 @@ def test_formulas_activations_are_within_ten_percent_of_lowering(case, score):
         vocabulary_size=32100,
         score=score,
     )
-    fast = costs_by_formulas(run, model_shape(lowering.build_model(run)))
+    fast = costs_by_formulas(run, t5_model.sizes(lowering.build_model(run)))
     real = costs_by_lowering(run, heads=4)
     for name in ("parameters", "weights_bytes", "optimizer_bytes", "flops", "tile_bytes"):
         assert getattr(fast, name) == getattr(real, name), name
@@ -159,7 +159,7 @@ def test_formulas_of_xxl_on_v3_512_agree_with_lowering():
     )
     run = dataclasses.replace(run, batch_sequences=1024, microbatches=8)
     real = costs_by_lowering(run, heads=4)
-    fast = costs_by_formulas(run, model_shape(lowering.build_model(run)))
+    fast = costs_by_formulas(run, t5_model.sizes(lowering.build_model(run)))
     assert real.operations["CrossReplicaSum"] == 2375
     assert real.parameters == fast.parameters == 11_135_332_352
     assert (real.flops, real.weights_bytes) == (fast.flops, fast.weights_bytes)
@@ -173,4 +173,4 @@ def test_formulas_of_other_layers_need_an_exact_plan():
     model = lowering.build_model(planning.read_case("score", "num_layers = 3"))
     model.decoder.layer_stack._layers[-1].hidden_size += 128
     with pytest.raises(UserError, match="Plan it with --exact"):
-        model_shape(model)
+        t5_model.sizes(model)

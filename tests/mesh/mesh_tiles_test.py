@@ -4,8 +4,8 @@ import pytest
 from absl import flags
 
 from t0.config import parse
-from t0.mesh import formulas, lowering
-from t0.mesh.costs import costs_by_formulas, model_shape
+from t0.mesh import formulas, lowering, t5_model
+from t0.mesh.costs import costs_by_formulas
 from t0.mesh.plan import FITS, RECOMPUTES, TOO_LARGE, plan_configured_run
 from tests.mesh import planning
 
@@ -44,7 +44,7 @@ def test_tile_bytes_of_lowered_program_equal_formula(score):
     run = planning.read(*planning.LAYERS, *planning.on_slice("v3-8", 2), score=score)
     lowered = lowering.lower(run)
     program = lowering.read_program(lowered.graph, lowered.fetches)
-    costs = costs_by_formulas(run, model_shape(lowering.build_model(run)))
+    costs = costs_by_formulas(run, t5_model.sizes(lowering.build_model(run)))
     sequences = run.batch_sequences // run.replicas // run.microbatches
     found = largest_bias_and_mask(program, sequences, (32, 16))
     assert (

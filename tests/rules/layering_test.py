@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the order the data flows: a room imports itself and the rooms before it.
 ROOMS = (
     "machine",
-    "processes",
     "errors",
     "absent_classes",
     "text_tables",
     "progress",
     "compat",
+    "processes",
     "files",
     "config",
     "prompts",
@@ -65,8 +65,7 @@ ONLY = {
 }
 WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
-# Settings that other packages keep for their users, and how a file sets them. The last one has no
-# public name.
+# Settings that other packages keep for their users, and how a file sets them.
 SETTINGS = tuple(
     f"assigns to {setting}"
     for setting in (
@@ -75,7 +74,6 @@ SETTINGS = tuple(
         "flags.FLAGS[name].value",
         "gin_config._LOCATION_PREFIXES[:]",
         "sys.unraisablehook",
-        "util._args_from_interpreter_flags",
     )
 )
 # Guides, not aims: a file is one idea, mostly 150 to 500 lines, a function mostly under 50. What is

@@ -17,6 +17,7 @@ import pytest
 from t0.compat import gin, gin_config, mesh_utils
 from t0.config import parse
 from t0.config.flags import GIN_MODES
+from t0.config.plain_values import parameters_of
 from t0.errors import UserError
 from t0.feeding import opening
 from t0.run import configure, mesh_settings, modes, specify
@@ -112,7 +113,7 @@ def test_gin_parameter_is_bound_or_reported_as_unread_by_mode(name, parameter):
         return
     parsed = parse.parse([], [binding])
     expected = ast.literal_eval(value_for(name, parameter))
-    found = specify._parameters(f"t0.{name}")[parameter]
+    found = parameters_of(f"t0.{name}")[parameter]
     assert found == (list(expected) if isinstance(expected, tuple) else expected)
     for mode in GIN_MODES:
         lines = parse.find_unread_params(parsed, mode)

@@ -174,11 +174,11 @@ def test_adapter_records_the_checkpoint_of_its_base(tmp_path):
 @pytest.mark.parametrize("method", ADAPTERS)
 def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
     """Replayed steps run here without a GPU, and so without graphs."""
+    from t0.config.model_spec import Dropout, T5Spec
     from t0.config.specification import AdapterSpec
     from t0.torch import adapters, optimizers, replayed, sharding, world
     from t0.torch import checkpointing as engine_weights
     from t0.torch.model import move_to_device
-    from t0.torch.shape import Dropout, T5Spec
     from tests.checkpoints.tiny_checkpoints import V11
 
     spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)

@@ -24,10 +24,10 @@ def runs():
     [("small", 76_961_152), ("base", 247_577_856), ("large", 783_150_080)],  # as published
 )
 def test_benchmark_models_have_published_t5_parameter_counts(runs, size, parameters):
+    from t0.config.model_spec import require_t5
     from t0.mesh import formulas
-    from t0.torch.shape import t5
 
-    model = t5(runs.run(size, rows=2, lengths={"inputs": 8, "targets": 8}).model)
+    model = require_t5(runs.run(size, rows=2, lengths={"inputs": 8, "targets": 8}).model)
     assert formulas.parameters(model.sizes) == parameters
     assert model.dropout.residual == model.dropout.attention == model.dropout.hidden == 0.1
     assert model.z_loss == 1e-4

@@ -10,11 +10,14 @@ from tests.torch.engine_world import MODEL, losses, message
 
 torch = pytest.importorskip("torch")
 
-from t0.checkpoints.shape import ModelShape  # noqa: E402
+from t0.config.model_spec import (  # noqa: E402
+    Dropout,
+    ModelShape,  # noqa: E402
+    T5Spec,
+)
 from t0.config.specification import ChoiceLosses  # noqa: E402
 from t0.torch import model as engine_losses  # noqa: E402
 from t0.torch.model import T5, move_to_device  # noqa: E402
-from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 ALONE = [ChoiceLosses(1.0), ChoiceLosses(0.0, 1.0), ChoiceLosses(0.0, 0.0, 1.0)]
 

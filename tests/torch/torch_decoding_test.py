@@ -6,11 +6,14 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from t0.checkpoints.shape import ModelShape  # noqa: E402
+from t0.config.model_spec import (  # noqa: E402
+    Dropout,
+    ModelShape,  # noqa: E402
+    T5Spec,
+)
 from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.evaluation import ShardedScorer  # noqa: E402
-from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from tests.inference.tiny_generation import (  # noqa: E402
     INPUTS,

@@ -21,11 +21,11 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import torch_runs  # noqa: E402
 
+from t0.config.model_spec import Dropout, require_t5  # noqa: E402
 from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch import evaluation, loop, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402
-from t0.torch.shape import Dropout, t5  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
 
 LENGTHS = {"inputs": 150, "targets": 24}  # distances go beyond the largest bucket
@@ -54,7 +54,7 @@ def spec_of(folder="", microbatches=1):
 
 
 def model_spec():
-    return dataclasses.replace(t5(spec_of().model), dropout=Dropout())
+    return dataclasses.replace(require_t5(spec_of().model), dropout=Dropout())
 
 
 def batch(seed=0):

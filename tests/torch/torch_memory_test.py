@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from t0.checkpoints.shape import ModelShape
+from t0.config.model_spec import ModelShape
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
 from t0.torch import memory
@@ -133,8 +133,8 @@ def test_memory_activations_formula_equals_pytorch_saved_tensors(gated, name):
 
 def _kept(torch, shape, part, dtype):
     """The bytes that autograd keeps after the forward pass of a batch, without the weights."""
+    from t0.config.model_spec import Dropout, T5Spec
     from t0.torch.model import T5
-    from t0.torch.shape import Dropout, T5Spec
 
     activation = "gelu" if shape.gated else "relu"
     model = T5(T5Spec(shape, activation, Dropout(0.1, 0.1, 0.1), 0.0, 1e-4, None)).to(dtype)

@@ -7,9 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from t0.checkpoints.shape import ModelShape  # noqa: E402
+from t0.config.model_spec import (  # noqa: E402
+    Dropout,
+    ModelShape,  # noqa: E402
+    T5Spec,
+)
 from t0.torch.model import SUM_NAMES, T5, apply_dropout, bucket, shift_right, sums  # noqa: E402
-from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 
 SIZES = ModelShape(
     vocabulary=128,

@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from t0.config.model_spec import Dropout, T5Spec  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch import checkpointing as engine_weights  # noqa: E402
 from t0.torch import optimizers, sharding, world  # noqa: E402
-from t0.torch.shape import Dropout, T5Spec  # noqa: E402
 from tests.checkpoints.tiny_checkpoints import V11, weights, write_mtf  # noqa: E402
 
 LACKING = "decoder/logits/kernel"

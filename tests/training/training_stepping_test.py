@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from t0.config.specification import read_plain
+from t0.config.plain_data import read_plain
 from t0.errors import UserError
 from t0.feeding import manifest
 from t0.feeding.manifest import Start

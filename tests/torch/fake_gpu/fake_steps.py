@@ -36,9 +36,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from t0.config.model_spec import require_t5  # noqa: E402
 from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
-from t0.torch.shape import t5  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
 
@@ -202,7 +202,7 @@ def train(case, world):
 
 def rank(case, world):
     """Ranks a batch of 8 choices for each input, twice."""
-    spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
+    spec = require_t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     if world.size == 1:
         sharding.T5 = build_narrow
     scorer = evaluation.ShardedScorer(spec, world, torch.bfloat16)
@@ -216,7 +216,7 @@ def rank(case, world):
 
 def decode(case, world):
     """Decodes 16 tokens for each input."""
-    spec = t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
+    spec = require_t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
     generator = decoding.TorchGenerator(spec, world.device, torch.bfloat16, DecodingMethod())
     sharding.T5, decoding.checkpointing.load = build_narrow, lambda *args: 0
     generator.restore("")

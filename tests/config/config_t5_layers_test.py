@@ -1,14 +1,15 @@
-"""A specification's model as numbers; settings that this engine does not compute are refused."""
+"""The layers of Mesh TensorFlow's model as a T5's numbers; other settings are named."""
 
 import copy
+import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t0.config.specification import ModelSpec
+from t0.config.model_spec import require_t5
+from t0.config.specification import RunSpec, from_json
 from t0.errors import UserError
-from t0.torch.shape import t5
 
 ATTENTION = {
     "num_heads": 4,
@@ -69,7 +70,13 @@ def stacks():
 
 
 def read(encoder, decoder, model_type="bitransformer"):
-    return t5(ModelSpec(model_type, encoder, decoder, "float32", "float32"))
+    model = {"model_type": model_type, "encoder": encoder, "decoder": decoder}
+    model |= {"activations": "float32", "weights": "float32"}
+    vocabulary = {"file": "/v", "size": 100, "extra_ids": 0}
+    run = {"mode": "train", "model_dir": "/m", "model": model, "schema": 1}
+    run |= dict.fromkeys(("inputs_vocabulary", "targets_vocabulary"), vocabulary)
+    text = json.dumps({**run, "lengths": {"targets": 8}, "batch_sequences": 4})
+    return require_t5(from_json(text, RunSpec).model)
 
 
 def test_model_shape_has_sizes_and_dropout_of_specification(stacks):

@@ -1,0 +1,188 @@
+"""Reads plain data, as in JSON, into dataclasses, and checks types and ranges.
+
+    read_plain({"sizes": [3]}, Mapping[str, Sequence[Positive]], "lengths")   # {"sizes": (3,)}
+    read_file("/models/tiny/windows.json", Sequence[Count], "Delete it.")
+
+The type is often a dataclass. A field of it may have a type such as `Positive`, which limits the
+range of a number.
+"""
+
+import dataclasses
+import json
+import math
+import posixpath
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from t0.errors import UserError, short_reason
+from t0.files import paths
+from t0.files.untrusted import parsed_json
+
+Record = typing.TypeVar("Record")
+LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The allowed range of a number, in an `Annotated` type: its smallest and largest value."""
+
+    least: float
+    most: float = LARGEST
+
+
+Count = Annotated[int, Range(0)]
+NotNegative = Annotated[float, Range(0, sys.float_info.max)]
+Positive = Annotated[int, Range(1, 2**31 - 1)]
+Tokens = Annotated[int, Range(1, 2**20)]
+Rows = Annotated[int, Range(1, 2**20)]
+
+
+def to_json(record: Any) -> str:
+    """Returns a dataclass as JSON text."""
+    return json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
+
+
+def read_value(value: Any, kind: type[Record], location: str) -> Record:
+    """Converts a part of a specification to the type `kind`.
+
+    This function works like `read_plain`, but raises a UserError instead of a ValueError.
+
+    Args:
+      value: plain data, as in JSON.
+      kind: the type, such as a dataclass.
+      location: the name of the value, for messages.
+
+    Raises:
+      UserError: the value has a wrong type or is out of range.
+    """
+    try:
+        return read_plain(value, kind, location)
+    except ValueError as error:
+        raise UserError(f"the run specification's {error}") from error
+
+
+def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool) -> Any:
+    """Reads a JSON file as the type `kind`; returns None if there is no such file.
+
+    Args:
+      path: the file, local or `gs://`.
+      kind: the type, such as a dataclass.
+      fix: the sentence of the error message that says what to do.
+      check: a function that raises a ValueError if the value is wrong.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if not paths.exists(path):
+        return None
+    try:
+        value = read_plain(parsed_json(paths.read_bytes(path)), kind, posixpath.basename(path))
+        check(value)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {short_reason(error)}. {fix}") from error
+    return value
+
+
+def read_plain(value: Any, kind: Any, location: str) -> Any:
+    """Converts a value from JSON to the type `kind`.
+
+    Args:
+      value: plain data.
+      kind: a dataclass, `Any`, bool, int, float, str, a `Literal`, or a type built from these: a
+        union, a `Mapping` with string keys, a `Sequence`, a tuple, or an `Annotated` type with a
+        `Range`.
+      location: the name of the value, for messages.
+
+    Raises:
+      ValueError: the value has a wrong type or is out of range.
+    """
+    if kind is Any:
+        return value
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _read_number(value, *arguments, location)
+    if origin is Literal and isinstance(value, str) and value in arguments:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        return _read_union(value, arguments, location)
+    if dataclasses.is_dataclass(kind):
+        return _read_dataclass(value, kind, location)
+    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
+        endless = origin is Sequence or arguments[-1] is Ellipsis
+        types_ = [arguments[0]] * len(value) if endless else arguments
+        if len(types_) == len(value):
+            pairs = enumerate(zip(value, types_, strict=True))
+            return tuple(read_plain(x, type_, f"{location}[{n}]") for n, (x, type_) in pairs)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {
+            name: read_plain(x, arguments[1], f"{location}.{name}") for name, x in value.items()
+        }
+    if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        most = LARGEST if kind is int else sys.float_info.max
+        return _read_number(value, kind, Range(-most, most), location)
+    if origin is None and type(value) is kind:
+        return value
+    raise _misfit_error(value, location, _name_of(kind))
+
+
+def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
+    # Booleans are rejected here, because True and False are integers in Python. The value 4.0 is
+    # accepted for an integer, because JSON does not distinguish 4.0 from 4.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _misfit_error(value, location, kind.__name__)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _misfit_error(value, location, "a finite number")
+    if kind is int and value != int(value):
+        raise _misfit_error(value, location, "int")
+    if not allowed.least <= value <= allowed.most:
+        least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
+        raise _misfit_error(value, location, f"a number from {least} to {most}")
+    return kind(value)
+
+
+def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not convert a number of more than 4,300 digits
+        text = "a number with thousands of digits"
+    return ValueError(f"{location:.200} is {text:.80}; expected {expected}")
+
+
+def _name_of(kind: Any) -> str:
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        return " or ".join(map(repr, typing.get_args(kind)))
+    return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
+
+
+def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
+    if value is None and types.NoneType in kinds:
+        return None
+    rest = [kind for kind in kinds if kind is not types.NoneType]
+    # A JSON object can be a dataclass or a mapping. Every other JSON value has a plain type.
+    composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
+    plain = [kind for kind in rest if kind not in composed]
+    fitting = composed if isinstance(value, Mapping) and composed else plain or composed
+    return read_plain(value, fitting[0], location)
+
+
+def _read_dataclass(value: Any, kind: Any, location: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _misfit_error(value, location, "an object")
+    hints = typing.get_type_hints(kind, include_extras=True)
+    unknown = sorted(value.keys() - hints.keys())
+    required = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    missing = sorted(required - value.keys())
+    if unknown or missing:
+        fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
+        raise ValueError(f"{location} has {fault}. Another version may have written it")
+    return kind(
+        **{name: read_plain(x, hints[name], f"{location}.{name}") for name, x in value.items()}
+    )
