@@ -11,6 +11,7 @@ worker has imported TensorFlow. Prints a Markdown table.
 
 import argparse
 import contextlib
+import functools
 import os
 import statistics
 import sys
@@ -23,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from t0.cli import torch_run  # noqa: E402
 from t0.torch import data_worker  # noqa: E402
 
 LENGTHS = {"inputs": 512, "targets": 114}
@@ -78,7 +80,8 @@ def main() -> None:
         for turn in range(args.rounds):
             spec = opening.data_spec(TASK, LENGTHS, seed=turn)
             words = [*WORDS, f"--model_dir={folder}/model", f"--data_dir={folder}"]
-            opened = opening.open_data(spec), data_worker.open_data(spec, words)
+            register = functools.partial(torch_run.register_tasks, words)
+            opened = opening.open_data(spec), data_worker.open_data(spec, register)
             for rates, data in zip(results.values(), opened, strict=True):
                 rates.append(rate(data, args.batches))
     print("| batches made | tokens/s | slowest round | ratio |\n|---|---|---|---|")

@@ -9,14 +9,11 @@ accepts the flags of `python -m t0.torch`. Large libraries are imported after th
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
-from t0.cli.arguments import make_working_directory_importable
+from t0.cli.run_flags import parse_run
 from t0.config import flags
-from t0.config.starter_settings import fill_flags, find_starter_folder
 from t0.errors import interruptible, reported
 from t0.files.publishing import folder_of_run
 
@@ -30,32 +27,15 @@ def main(argv: Sequence[str]) -> None:
         return
     torch_words = _words_for_torch(argv[1:])
     if torch_words is not None:
-        from t0.torch import __main__ as torch_engine
+        from t0.cli import torch_run
 
-        torch_engine.main(torch_words)
+        torch_run.main(torch_words)
         return
-    flag_values = flags.parse(argv)
-    _apply_starter_folder(flag_values)
-    make_working_directory_importable()
-    if flag_values.vocab:
-        os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
+    flag_values = parse_run(argv)
     with interruptible("nothing was computed yet; run the same command to start again"):
         from t0.run import command
 
         command.run(flag_values, argv)
-
-
-def _apply_starter_folder(flag_values: Any) -> None:
-    """If the run's files are in a starter folder of `t0 init`, sets flags from this folder."""
-    own = [flag_values.model_dir] if flag_values["model_dir"].present else []
-    for path in (*own, *(flag_values.gin_file or ())):
-        if settings := find_starter_folder(path):
-            flags_of_run = {
-                "model_dir": settings.path("model"),
-                "additional_task_cache_dirs": settings.path("cache"),
-            }
-            fill_flags(flag_values, settings.flags() | flags_of_run)
-            return
 
 
 def _words_for_torch(words: Sequence[str]) -> list[str] | None:

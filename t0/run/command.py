@@ -51,8 +51,7 @@ def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> N
     tpu = None
     if flags.tpu and not (flags.dry_run or flags.save_spec or flags.write_stream):
         tpu = tpu_checks.check_machine(flags.tpu, zone=flags.tpu_zone, project=flags.gcp_project)
-    configure.prepare(flags)
-    configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
+    _prepare(flags)
     from t0.compat import seqio
     from t0.config import parse
     from t0.run import model_api, preflight, run_files
@@ -78,6 +77,27 @@ def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> N
         model_api.run(flags)
     else:
         _run_with_gin(flags, parsed, argv, hosts_read=bool(tpu and tpu.is_remote))
+
+
+def _prepare(flags: Any) -> None:
+    configure.prepare(flags)
+    configure.quieten(verbose=flags["verbosity"].present and flags.verbosity >= 0)
+
+
+def configure_tasks(flags: Any) -> None:
+    """Configures a process that reads the tasks of a run, and does nothing else of the run.
+
+    Args:
+      flags: the parsed flags, see `t0.config.flags`.
+
+    Raises:
+      UserError: a setting is wrong.
+    """
+    _prepare(flags)
+    from t0.compat import seqio
+
+    configure.parse_gin(flags)
+    seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
 
 
 def _check_specification(flags: Any) -> None:

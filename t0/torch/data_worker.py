@@ -1,10 +1,11 @@
 """Starts a worker process that makes the batches of uncached tasks while this process trains.
 
-    data = open_data(spec.data, words)              # words: the flags of the run
+    data = open_data(spec.data, register)           # register: a function that can be pickled
     for batch, position in data.batches(16): ...    # the same batches as in the TensorFlow engine
 
-The worker process registers the tasks with TensorFlow and SeqIO. It renders, tokenizes and packs
-examples, and sends each batch through a pipe, with the position of the next batch. Each of the two
+In the worker process, the function `register` registers the tasks with SeqIO, which needs
+TensorFlow. The process renders, tokenizes and packs examples, and sends each batch through a pipe,
+with the position of the next batch. Each of the two
 processes has a buffer (`read_ahead`) at its end of the pipe. The pipe and the two buffers together
 hold at most ten batches. If the training process ends for any reason, the pipe closes, and the
 worker process ends.
@@ -13,11 +14,9 @@ worker process ends.
 import atexit
 import contextlib
 import importlib.util
-import io
 import os
 import signal
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
@@ -28,28 +27,31 @@ from t0.feeding.reading import read_ahead
 from t0.feeding.training_data import Batch, Filling, Position, TrainingData, open_training_data
 from t0.processes import spawn_context
 
+Register = Callable[[], None]
 
-def open_data(spec: DataSpec, words: Sequence[str]) -> "TrainingData | WorkerData":
+
+def open_data(spec: DataSpec, register: Register | None) -> "TrainingData | WorkerData":
     """Opens the data of a specification, with a worker process if a task is not cached.
 
     Args:
       spec: the specification of the data.
-      words: the flags of the run; empty if the run was started with a specification file.
+      register: registers the run's tasks; None if the run was started with a specification file,
+        which must not import modules.
 
     Raises:
-      UserError: if a task is not cached, and there are no flags or no TensorFlow.
+      UserError: if a task is not cached, and it cannot be registered, or there is no TensorFlow.
     """
     # Answer choices are only read from caches; `open_training_data` checks this.
     live = next((t.name for t in spec.tasks if not t.cache_files and not t.choices), None)
     if live is None:
         return open_training_data(spec)
-    if not words or importlib.util.find_spec("tensorflow") is None:
+    if register is None or importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             f"task {live} is not cached. Cache it with seqio_cache_tasks, on another machine if "
             "this one has no TensorFlow; or start the run with its flags instead of a "
             "specification file, on a machine with TensorFlow"
         )
-    return WorkerData(spec, words)
+    return WorkerData(spec, register)
 
 
 class WorkerData:
@@ -57,10 +59,10 @@ class WorkerData:
 
     Args:
       spec: the specification of the data.
-      words: the flags of the run, with which the worker process registers the tasks.
+      register: registers the tasks in the worker process.
     """
 
-    def __init__(self, spec: DataSpec, words: Sequence[str]) -> None:
+    def __init__(self, spec: DataSpec, register: Register) -> None:
         # The sources have no examples, because the worker process makes them.
         data = open_training_data(
             spec,
@@ -70,7 +72,7 @@ class WorkerData:
         self.read_position = data.read_position
         self.choices = None
         self.filling: Filling | None = None
-        self._words, self._shares = words, data.shares()
+        self._register, self._shares = register, data.shares()
 
     def shares(self) -> list[TaskShare]:
         """Returns each task's share of the examples drawn so far, including the current window."""
@@ -86,7 +88,7 @@ class WorkerData:
         """
         context = spawn_context()
         receiver, sender = context.Pipe(duplex=False)
-        arguments = (self._words, self.spec, rows, position, sender)
+        arguments = (self._register, self.spec, rows, position, sender)
         worker = context.Process(target=_send_batches, args=arguments, daemon=True)
         worker.start()
         # At exit, `multiprocessing` sends SIGTERM, which the worker process ignores.
@@ -115,7 +117,7 @@ class WorkerData:
 
 
 def _send_batches(
-    words: Sequence[str], spec: DataSpec, rows: int, position: Position | None, sender: Connection
+    register: Register, spec: DataSpec, rows: int, position: Position | None, sender: Connection
 ) -> None:
     """Runs in the worker process: sends batches, or the text of a UserError, until nobody reads."""
     # torchrun and Slurm send signals to all processes. The training process may still need a batch
@@ -125,24 +127,12 @@ def _send_batches(
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the training process uses the GPUs
     with contextlib.suppress(BrokenPipeError):
         try:
-            data = _open_live(words, spec)
+            register()
+            from t0.feeding import opening
+
+            data = opening.open_data(spec)
             with contextlib.closing(read_ahead(data.batches(rows, position))) as batches:
                 for batch, following in batches:
                     sender.send((batch, following, data.filling, data.shares()))
         except UserError as error:
             sender.send(str(error))
-
-
-def _open_live(words: Sequence[str], spec: DataSpec) -> TrainingData:
-    """Opens data through SeqIO, after the command has registered the tasks and read gin's files."""
-    from t0.cli import mesh_transformer
-
-    with tempfile.TemporaryDirectory() as folder:
-        # The output is discarded: the run's own command printed the same lines when it started.
-        flags = ["--engine=torch", *words, f"--save_spec={folder}/spec.json"]
-        silent = io.StringIO()
-        with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent):
-            mesh_transformer.main([mesh_transformer.COMMAND, *flags])
-    from t0.feeding import opening
-
-    return opening.open_data(spec)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -85,15 +85,17 @@ class ComputeOptions:
     export_hf: str | None = None
 
 
-def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[str] = ()) -> None:
+def train(
+    spec: RunSpec, world: World, compute: ComputeOptions, register: Callable[[], None] | None = None
+) -> None:
     """Trains until the last step of the specification.
 
     Args:
       spec: a training run.
       world: the processes of the run.
       compute: options that affect speed and memory.
-      words: the flags of the run; empty if it was started with a specification file. Tasks without
-        a cache need them.
+      register: a function that can be pickled. It registers the run's tasks in the process that
+        makes the batches of tasks without a cache. None if the run may only read caches.
 
     Raises:
       UserError: if this engine does not support a setting of the run, if a folder to export to is
@@ -120,8 +122,8 @@ def train(spec: RunSpec, world: World, compute: ComputeOptions, words: Sequence[
     time_limit = TimeLimit(options.max_hours)
     with model_directory.lock(spec.model_dir) if world.first else contextlib.nullcontext():
         world.wait()
-        data = data_worker.open_data(spec.data, words)
-        engine = TorchEngine(spec, options, data, world, compute, words)
+        data = data_worker.open_data(spec.data, register)
+        engine = TorchEngine(spec, options, data, world, compute, register)
         stepping = Stepping(
             engine,
             data,
@@ -238,7 +240,7 @@ class TorchEngine:
       data: the opened data of the run; None to compute only the steps of given batches.
       world: the processes of the run.
       compute: options that affect speed and memory.
-      words: the flags of the run, or an empty sequence; see `train`.
+      register: see `train`.
 
     Attributes:
       model: the sharded model.
@@ -259,10 +261,10 @@ class TorchEngine:
         data: TrainingData | WorkerData | None,
         world: World,
         compute: ComputeOptions,
-        words: Sequence[str] = (),
+        register: Callable[[], None] | None = None,
     ) -> None:
         self._spec, self._options, self._data, self._world = spec, options, data, world
-        self._compute, self._words = compute, words
+        self._compute, self._register = compute, register
         self._lengths = dict(spec.data.lengths)
         self._lengths["targets"] *= (data and data.choices) or 1
         shape = require_t5(spec.model)
@@ -481,7 +483,7 @@ class TorchEngine:
         if not self._held_out:
             if self._spec.validation is None:
                 raise UserError(NO_HELD_OUT)
-            data = data_worker.open_data(self._spec.validation, self._words)
+            data = data_worker.open_data(self._spec.validation, self._register)
             average = self._options.loss_average
             with contextlib.closing(data.batches(self.size.rows)) as batches:
                 self._held_out = [add_loss_weights(next(batches)[0], average) for _ in range(count)]

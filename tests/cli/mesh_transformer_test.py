@@ -116,11 +116,10 @@ def test_secrets_in_a_separate_argument_are_masked():
     ],
 )
 def test_engine_torch_gets_the_arguments_of_its_runs(words, handed_on, monkeypatch):
-    from t0.cli import mesh_transformer
-    from t0.torch import __main__ as torch_engine
+    from t0.cli import mesh_transformer, torch_run
 
     given = []
-    monkeypatch.setattr(torch_engine, "main", given.append)
+    monkeypatch.setattr(torch_run, "main", given.append)
     with contextlib.suppress(UserError) if handed_on else pytest.raises(UserError, match="--"):
         mesh_transformer.main(["t5_mesh_transformer", *words])
     assert given == ([handed_on] if handed_on else [])

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from t0.cli import arguments, cache_tasks, eval, mesh_transformer
+from t0.cli import arguments, cache_tasks, eval, run_flags
 from t0.config import flags
 from t0.config.starter_settings import StarterSettings, find_starter_folder
 from t0.errors import UserError
@@ -74,14 +74,14 @@ def test_starter_folder_names_no_bucket(starter, monkeypatch):
 
 def test_starter_folder_fills_flags_of_training(starter):
     values = flags.parse(["t5_mesh_transformer", "--gin_file=tickets/train.gin"])
-    mesh_transformer._apply_starter_folder(values)
+    run_flags.apply_starter_folder(values)
     assert values.model_dir == "tickets/model"
     assert values.additional_task_cache_dirs == ["tickets/cache"]
     assert (values.data_dir, values.module_import) == (["tickets/data"], ["t0.seqio_tasks"])
     assert (values.vocab, values["vocab"].present) == ("/v/spiece.model", 1)
     words = ["--model_dir=tickets/seed_1", "--vocab=mine", "--data_dir=a", "--data_dir=b"]
     values = flags.parse(["t5_mesh_transformer", *words])
-    mesh_transformer._apply_starter_folder(values)
+    run_flags.apply_starter_folder(values)
     assert (values.model_dir, values.vocab) == ("tickets/seed_1", "mine")
     assert values.data_dir == ["a", "b"]
 

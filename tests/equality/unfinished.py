@@ -109,5 +109,5 @@ KINDS = {
 }
 if importlib.util.find_spec("torch"):
     KINDS["torch_train"] = Unfinished(
-        "t0.torch.__main__:console_entry_point", (*_TRAINED, "--device=cpu"), "torch.ckpt-10/*"
+        "t5_mesh_transformer", (*_TRAINED, "--engine=torch", "--device=cpu"), "torch.ckpt-10/*"
     )

@@ -19,10 +19,9 @@ import yaml
 from absl import flags as absl_flags
 
 from t0.catalogue import starter_folder
-from t0.cli import cache_tasks, main, quickstart
+from t0.cli import cache_tasks, main, quickstart, torch_run
 from t0.config import flags
 from t0.sources.schema import features
-from t0.torch import __main__ as torch_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -278,7 +277,7 @@ def known_flags():
         booleans = {name for name in values if values[name].flag_type() == "bool"}
         known[command] = names | {f"no{name}" for name in booleans} | {"help"}
     known["bin/tpu_train"] = set(known["t5_mesh_transformer"])
-    known["t5_mesh_transformer"] |= flags_of(torch_engine.make_parser())
+    known["t5_mesh_transformer"] |= flags_of(torch_run.make_parser())
     known["bin/torch_train"] = known["t5_mesh_transformer"]
     for verb, (module, _) in main.VERBS.items():
         parser = argparse.ArgumentParser(prog=verb)

@@ -47,7 +47,7 @@ def rehearse():
 
 
 if __name__ == "__main__":
-    from t0.torch.__main__ import console_entry_point
+    from t0.cli.torch_run import console_entry_point
     from t0.torch.loop import TorchEngine
 
     hash_steps(TorchEngine)

@@ -26,6 +26,6 @@ def main():
     there = sorted({name.partition(".")[0] for name in sys.modules} & {*names})
     assert not there, f"{there} were imported before"
     sys.meta_path.insert(0, _Absent(names))
-    from t0.torch.__main__ import console_entry_point
+    from t0.cli.torch_run import console_entry_point
 
     return console_entry_point()

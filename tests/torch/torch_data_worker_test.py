@@ -1,6 +1,7 @@
 """Live data in the PyTorch engine: a worker process makes the batches of the TensorFlow engine."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import multiprocessing
@@ -17,6 +18,7 @@ from tests.torch.engine_world import MODEL, ROOT, losses, message
 
 pytest.importorskip("torch")
 
+from t0.cli import torch_run
 from t0.config.specification import DataSpec, from_json
 from t0.errors import UserError
 from t0.torch import data_worker
@@ -117,7 +119,8 @@ def opened(world, folder, monkeypatch):
         for key, values in np.load(path).items():
             number, _, feature = key.partition("/")
             expected[int(number)][feature] = values
-        return data_worker.open_data(from_json(spec.read_text(), DataSpec), words), expected
+        register = functools.partial(torch_run.register_tasks, words)
+        return data_worker.open_data(from_json(spec.read_text(), DataSpec), register), expected
 
     return opened
 
@@ -174,12 +177,13 @@ def test_data_worker_sends_batches_after_sigterm_to_all_processes(opened):
 def test_data_worker_ends_if_training_process_ends(opened, folder, ending, status):
     data, _ = opened("text_span_corruption")
     script = (
-        "import json, multiprocessing, os, signal, sys\n"
+        "import functools, json, multiprocessing, os, signal, sys\n"
+        "from t0.cli import torch_run\n"
         "from t0.config.specification import DataSpec, from_json\n"
         "from t0.torch import data_worker\n"
         "if __name__ == '__main__':\n"
-        "    data = data_worker.open_data(from_json(open(sys.argv[1]).read(), DataSpec),"
-        " json.loads(sys.argv[2]))\n"
+        "    register = functools.partial(torch_run.register_tasks, json.loads(sys.argv[2]))\n"
+        "    data = data_worker.open_data(from_json(open(sys.argv[1]).read(), DataSpec), register)\n"
         "    batches = data.batches(4)\n"
         "    next(batches)\n"
         "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
@@ -187,7 +191,7 @@ def test_data_worker_ends_if_training_process_ends(opened, folder, ending, statu
     )
     (folder / "trains.py").write_text(script)
     spec = folder / "text_span_corruption" / "spec.json"
-    command = [sys.executable, "trains.py", str(spec), json.dumps(data._words)]
+    command = [sys.executable, "trains.py", str(spec), json.dumps(data._register.args[0])]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
@@ -208,9 +212,10 @@ def is_running(pid):
 
 def test_data_worker_reports_mistake_in_data(opened, folder):
     data, _ = opened("text_span_corruption")
-    words = [word.replace("t0.recipes", "no_such_module") for word in data._words]
+    words = [word.replace("t0.recipes", "no_such_module") for word in data._register.args[0]]
     with pytest.raises(UserError, match="no_such_module"):
-        next(data_worker.open_data(data.spec, words).batches(ROWS))
+        register = functools.partial(torch_run.register_tasks, words)
+        next(data_worker.open_data(data.spec, register).batches(ROWS))
 
 
 def test_data_worker_needs_flags_and_tensorflow(monkeypatch):
@@ -220,12 +225,12 @@ def test_data_worker_needs_flags_and_tensorflow(monkeypatch):
         DataSpec,
     )
     with pytest.raises(UserError, match="own is not cached.*seqio_cache_tasks.*file"):
-        data_worker.open_data(spec, ())
+        data_worker.open_data(spec, None)
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     with pytest.raises(UserError, match="own is not cached.*seqio_cache_tasks.*TensorFlow"):
-        data_worker.open_data(spec, ["--module_import=own"])
+        data_worker.open_data(spec, print)
     with pytest.raises(UserError, match="no task"):
-        data_worker.open_data(dataclasses.replace(spec, tasks=()), ())
+        data_worker.open_data(dataclasses.replace(spec, tasks=()), None)
 
 
 def test_live_training_equals_mesh_tensorflow_and_resumes(world, tmp_path):

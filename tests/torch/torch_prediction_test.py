@@ -122,8 +122,8 @@ def save_batch(self, *given, whole=PredictionFile.save_batch):
     os.kill(os.getpid(), signal.SIGKILL)
 
 PredictionFile.save_batch = save_batch
-from t0.torch import __main__
-__main__.main({words!r})
+from t0.cli import torch_run
+torch_run.main({words!r})
 """
 
 

@@ -136,8 +136,8 @@ def add(self, *given, whole=CheckpointResults.add):
     os.kill(os.getpid(), signal.SIGKILL)
 
 CheckpointResults.add = add
-from t0.torch import __main__
-__main__.main({words!r})
+from t0.cli import torch_run
+torch_run.main({words!r})
 """
 
 

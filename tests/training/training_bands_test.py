@@ -20,11 +20,11 @@ sys.path.append(str(BENCHMARKS))
 import budgets  # noqa: E402
 import training_bands as bands  # noqa: E402
 
+from t0.cli import torch_run  # noqa: E402
 from t0.config import flags, parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.run import configure  # noqa: E402
-from t0.torch import __main__ as torch_engine  # noqa: E402
 from tests.helpers import testing  # noqa: E402
 
 configure.register()
@@ -140,7 +140,7 @@ def test_nanot5_command_line_table_has_the_options_of_its_guide():
 def test_nanot5_command_line_table_cell_parses(file, options, ours):
     words = shlex.split(ours)
     if "--compile" in words:  # a flag of the PyTorch engine
-        arguments, words = torch_engine.make_parser().parse_known_args(words)
+        arguments, words = torch_run.make_parser().parse_known_args(words)
         assert arguments.compile
     values = flags.parse(["t5_mesh_transformer", *words])
     needed = ["MODEL_DIR='m'"]
