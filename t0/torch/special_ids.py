@@ -33,9 +33,11 @@ def check(folder: Path, config: Any, *, start: int | None, rows: int | None) -> 
       UserError: if an id is no integer, or if the decoder would first read an id that the model
         does not have.
     """
-    generation = folder / _GENERATION
+    generation, texts = folder / _GENERATION, config.get_text_config(decoder=True)
+    # Of a config without parts, this is a copy in which some ids have their default values.
+    parts = (config,) if type(texts) is type(config) else (config, texts)
     places = [
-        *((CONFIG, _read(each)) for each in (config, config.get_text_config(decoder=True))),
+        *((CONFIG, _read(each)) for each in parts),
         (CONFIG, {_START: start}),
         (_GENERATION, read_json(generation) if generation.is_file() else {}),
     ]

@@ -99,7 +99,7 @@ def test_validation_mixture_mistakes_give_one_line(world, tmp_path, mixture):
 def test_loss_average_wrong_values_in_a_specification(world, tmp_path):
     spec = world.specified(tmp_path / "model", 2, training__loss_average="rows")
     assert "training.loss_average is 'rows'; expected 'positions' or" in message(world.torch(spec))
-    conflict = "model__decoder__loss_denominator"
+    conflict = "model__t5__loss_denominator"
     spec = world.specified(
         tmp_path / "model", 2, training__loss_average="tokens", **{conflict: 9.0}
     )
