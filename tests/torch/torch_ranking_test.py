@@ -214,7 +214,7 @@ MISTAKES = {
     "not ranked": ({"data__tasks__0__rank": None}, "is not a rank-evaluation task"),
     "own metric": ({"data__tasks__0__rank__other_metrics": ["mine"]}, "has the metric mine"),
     "no checkpoint": ({"rank__checkpoint": "/no/model.ckpt-1"}, "/no/model.ckpt-1 does not exist"),
-    "a bucket": ({"rank__folder": "gs://b/results"}, "gs://b/results is not on this machine"),
+    "a bucket": ({"rank__folder": "gs://b/results"}, "add --bucket=gs://b"),
     "too few": ({"rank__reading": {"num_eval_examples": 9}}, "num_eval_examples is set"),
 }
 
