@@ -256,7 +256,7 @@ UNREADABLE = {
         lambda folder: (folder / "adapter_config.json").write_text('{"peft_type": "LORA"}'),
         "has an adapter next to a model",
     ),
-    "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "is no regular file"),
+    "pipe": (lambda folder: os.mkfifo(folder / "merges.txt"), "it is a pipe or a device"),
 }
 
 
