@@ -35,9 +35,9 @@ def check(folder: Path, config: Any, *, start: int | None, rows: int | None) -> 
     """
     generation, texts = folder / _GENERATION, config.get_text_config(decoder=True)
     # Of a config without parts, this is a copy in which some ids have their default values.
-    parts = (config,) if type(texts) is type(config) else (config, texts)
+    configs = (config,) if type(texts) is type(config) else (config, texts)
     places = [
-        *((CONFIG, _read(each)) for each in parts),
+        *((CONFIG, _read(each)) for each in configs),
         (CONFIG, {_START: start}),
         (_GENERATION, read_json(generation) if generation.is_file() else {}),
     ]
