@@ -24,9 +24,8 @@ from typing import Any
 
 from absl import logging
 
-from t0.config.plain_data import read_value
 from t0.config.saved_config import save_command
-from t0.config.specification import RunSpec, from_json
+from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.files import paths

@@ -45,25 +45,6 @@ def to_json(record: Any) -> str:
     return json.dumps(dataclasses.asdict(record), indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def read_value(value: Any, kind: type[Record], location: str) -> Record:
-    """Converts a part of a specification to the type `kind`.
-
-    This function works like `read_plain`, but raises a UserError instead of a ValueError.
-
-    Args:
-      value: plain data, as in JSON.
-      kind: the type, such as a dataclass.
-      location: the name of the value, for messages.
-
-    Raises:
-      UserError: the value has a wrong type or is out of range.
-    """
-    try:
-        return read_plain(value, kind, location)
-    except ValueError as error:
-        raise UserError(f"the run specification's {error}") from error
-
-
 def read_file(path: str, kind: Any, fix: str, check: Callable[[Any], Any] = bool) -> Any:
     """Reads a JSON file as the type `kind`; returns None if there is no such file.
 

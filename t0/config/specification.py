@@ -24,7 +24,7 @@ from t0.config.plain_data import (
     Record,
     Rows,
     Tokens,
-    read_value,
+    read_plain,
 )
 from t0.errors import UserError
 from t0.files.untrusted import find_lone_surrogate, parsed_json
@@ -448,3 +448,22 @@ def _upgrade(value: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     model = t5_layers.model_of_schema_1(value.get("model"))
     return {**value, "model": model, "schema": SCHEMA}
+
+
+def read_value(value: Any, kind: type[Record], location: str) -> Record:
+    """Converts a part of a specification to the type `kind`.
+
+    This function works like `read_plain`, but raises a UserError instead of a ValueError.
+
+    Args:
+      value: plain data, as in JSON.
+      kind: the type, such as a dataclass.
+      location: the name of the value, for messages.
+
+    Raises:
+      UserError: the value has a wrong type or is out of range.
+    """
+    try:
+        return read_plain(value, kind, location)
+    except ValueError as error:
+        raise UserError(f"the run specification's {error}") from error

@@ -18,7 +18,6 @@ from t0.compat import gin_config, mesh_utils, mtf, seqio
 from t0.config import saved_config
 from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.model_spec import ModelSpec
-from t0.config.plain_data import read_value
 from t0.config.plain_values import parameters_of, to_plain
 from t0.config.specification import (
     AdapterSpec,
@@ -32,6 +31,7 @@ from t0.config.specification import (
     RunSpec,
     TaskSpec,
     VocabularySpec,
+    read_value,
 )
 from t0.errors import UserError
 from t0.feeding import opening

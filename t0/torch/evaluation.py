@@ -37,8 +37,7 @@ import torch
 
 from t0.catalogue.sentence_pieces import Tokens
 from t0.config.model_spec import T5Spec, require_t5
-from t0.config.plain_data import read_value
-from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec
+from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits

@@ -23,8 +23,7 @@ import torch
 from t0.checkpoints import checkpoint_files, conversion
 from t0.checkpoints.adapter_folders import BaseModel
 from t0.config.model_spec import T5Spec, require_t5
-from t0.config.plain_data import read_value
-from t0.config.specification import RunSpec, from_json
+from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole

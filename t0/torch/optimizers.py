@@ -19,8 +19,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 
 from t0.checkpoints.shape import factored_axes
-from t0.config.plain_data import Count, Range, read_value
-from t0.config.specification import ConfiguredSpec
+from t0.config.plain_data import Count, Range
+from t0.config.specification import ConfiguredSpec, read_value
 from t0.errors import UserError
 from t0.torch.sharding import Weight, compile_pattern
 
