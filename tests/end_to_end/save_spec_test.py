@@ -55,10 +55,20 @@ def test_save_spec_has_the_numbers_of_the_model(specified):
     assert (model.t5.activation, model.t5.z_loss) == ("gelu", 0.0001)
 
 
-def test_save_spec_names_the_setting_by_which_a_model_is_no_t5(specified):
-    model = specified(*TRAIN, "--gin_param=SelfAttention.num_memory_heads = 1").model
-    assert model.t5 is None
-    assert model.other == "SelfAttention.num_memory_heads is 1; expected 0"
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("SelfAttention.num_memory_heads = 1", "SelfAttention.num_memory_heads is 1; expected 0"),
+        (
+            "make_layer_stack.layer_stack_cls = @transformer.ReversibleLayerStack",
+            "encoder.layer_stack is 'mesh_tensorflow.transformer.transformer.ReversibleLayerStack'; "
+            "expected 'mesh_tensorflow.transformer.transformer.LayerStack'",
+        ),
+    ],
+)
+def test_save_spec_names_the_setting_by_which_a_model_is_no_t5(specified, setting, named):
+    model = specified(*TRAIN, f"--gin_param={setting}").model
+    assert (model.t5, model.other) == (None, named)
 
 
 def test_save_spec_without_cache_lists_no_cache_files(specified):
