@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.equality import foundation, snapshot
+from tests.equality import foundation, snapshot, unfinished
 from tests.equality.bench import Bench
 from tests.equality.sections import SECTIONS
 
@@ -46,6 +46,7 @@ def _record(args: argparse.Namespace) -> int:
     with Bench(base if made else None) as bench:
         if not made:
             foundation.make(bench, args.real_rows)
+            unfinished.leave_all(bench)
             shutil.copytree(bench.base, base)
         for name in args.only:
             kept = {"commit": foundation.commit(), "commands": _run(bench, name)}

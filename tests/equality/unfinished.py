@@ -11,39 +11,26 @@ import dataclasses
 import importlib.util
 import shutil
 
-RECORDS = "--gin_param=train_loop.log_every_steps = 1"
+from tests.equality.foundation import SCORED, TRAINED
+
 _TASKS = "--module_import=t0.seqio_tasks"
-_CACHED = "--additional_task_cache_dirs=$BASE/cache"
 _OPERATIVE = "--gin_file=$BASE/model/operative_config.gin"
+
+
+def _here(words):
+    """Returns words of the foundation, with $RUN as the model's folder."""
+    return ("--model_dir=$RUN", *(word for word in words if not word.startswith("--model_dir")))
+
+
+# The last value of a parameter counts.
 _TRAINED = (
-    _TASKS,
-    _CACHED,
-    "--model_dir=$RUN",
-    "--gin_file=dataset.gin",
-    "--gin_file=models/t5.1.1.tiny.gin",
-    "--gin_file=learning_rate_schedules/constant_0_001.gin",
-    "--gin_param=MIXTURE_NAME = 'weather_train'",
-    "--gin_param=mesh_train_dataset_fn.use_cached = True",
+    *_here(TRAINED),
     "--gin_param=run.train_steps = 60",
     "--gin_param=run.save_checkpoints_steps = 5",
     "--gin_param=run.batch_size = 8",
-    "--gin_param=run.sequence_length = {'inputs': 96, 'targets': 32}",
-    "--gin_param=get_variable_dtype.master_dtype = 'float32'",
-    "--activation_dtype=float32",
-    RECORDS,
+    "--gin_param=train_loop.log_every_steps = 1",
 )
-_RANKED = (
-    _TASKS,
-    _CACHED,
-    "--model_dir=$RUN",
-    _OPERATIVE,
-    "--gin_file=score_eval.gin",
-    "--gin_param=MIXTURE_NAME = 'weather_eval'",
-    "--gin_param=mesh_eval_dataset_fn.use_cached = True",
-    "--gin_param=run.dataset_split = 'validation'",
-    "--gin_param=eval_checkpoint_step = 20",
-    "--gin_param=run.batch_size = 1",
-)
+_RANKED = (*_here(SCORED), "--gin_param=run.batch_size = 1")
 _PREDICTED = (
     _TASKS,
     _OPERATIVE,
@@ -111,3 +98,9 @@ if importlib.util.find_spec("torch"):
     KINDS["torch_train"] = Unfinished(
         "t5_mesh_transformer", (*_TRAINED, "--engine=torch", "--device=cpu"), "torch.ckpt-10/*"
     )
+
+
+def leave_all(bench):
+    """Leaves each thing unfinished, in the foundation."""
+    for name, kind in KINDS.items():
+        kind.leave(bench, name)
