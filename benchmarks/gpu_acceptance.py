@@ -246,9 +246,9 @@ def _examples(count: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
 def _our_scores(
     size: str, data: list, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], None]:
-    from t0.scoring.batching import BatchQueues, SortedPlan
-    from t0.scoring.examples import ChoiceGroup
-    from t0.scoring.ranking import batch_limits
+    from t0.evaluation.batching import BatchQueues, SortedPlan
+    from t0.evaluation.examples import ChoiceGroup
+    from t0.evaluation.ranking import batch_limits
     from t0.torch.evaluation import ShardedScorer
 
     spec = require_t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)

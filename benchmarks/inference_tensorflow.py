@@ -25,10 +25,10 @@ from random_weights import random_checkpoint  # noqa: E402
 from workers import token_rates  # noqa: E402
 
 from t0.config import parse  # noqa: E402
+from t0.evaluation.mesh_model import Placement  # noqa: E402
 from t0.inference.generator import MeshGenerator  # noqa: E402
 from t0.inference.search import EOS, DecodingMethod  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
-from t0.scoring.mesh_model import Placement  # noqa: E402
 
 VOCABULARY = 32128
 PLACE = Placement(mtf.convert_to_shape(""), mtf.convert_to_layout_rules(""), [""])

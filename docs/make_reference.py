@@ -58,10 +58,10 @@ FORMATS = (
     ("metrics.jsonl, and the log lines of training", "t0/training/recorder.py"),
     (
         "results_STEP.json, scores/, answers/, shard-I-of-N/: rank evaluation",
-        "t0/scoring/results.py",
+        "t0/evaluation/results.py",
     ),
-    ("decoded_STEP.json and predictions/: decoding", "t0/scoring/decoded.py"),
-    ("perplexity_STEP.json", "t0/scoring/perplexity.py"),
+    ("decoded_STEP.json and predictions/: decoding", "t0/evaluation/decoded.py"),
+    ("perplexity_STEP.json", "t0/evaluation/perplexity.py"),
     ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/predictions.py"),
     ("--save_spec: the run as JSON", "t0/config/specification.py"),
     ("templates.yaml and mixtures.yaml of your own data", "t0/sources/own_data.py"),

@@ -4,7 +4,7 @@ The modules and subpackages form layers, in the order in which data flows throug
 imports only itself and the layers before it. The layers are `machine`, `errors`, `absent_classes`,
 `text_tables`, `progress`, `compat`, `files`, `config`, `prompts`, `sources`, `catalogue`, `tasks`,
 the top-level package `seqio_tasks`, `recipes`, `caching`, `feeding`, `checkpoints`, `mesh`,
-`training`, `scoring`, `inference`, `torch`, `overlap`, `reports`, `lm_eval`, `run`, `rehearsal` and
+`training`, `evaluation`, `inference`, `torch`, `overlap`, `reports`, `lm_eval`, `run`, `rehearsal` and
 `cli`. There is one exception: a worker process of `torch` calls a command in `cli`. The subpackage
 `testing` is for tests. docs/architecture.md describes the inputs and outputs of each layer.
 

@@ -30,7 +30,7 @@ from t0.errors import UserError, printable
 from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
-    from t0.scoring.batching import BatchShard
+    from t0.evaluation.batching import BatchShard
 
 _HEADLINES = ("results", "decoded", "perplexity")
 
@@ -153,7 +153,7 @@ def _apply_starter_folder(args: argparse.Namespace) -> None:
 
 
 def _shard(args: argparse.Namespace) -> "BatchShard":
-    from t0.scoring.batching import WHOLE, BatchShard
+    from t0.evaluation.batching import WHOLE, BatchShard
 
     if args.num_shards is None and args.shard_id is None:
         return WHOLE

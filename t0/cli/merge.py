@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: a shard is missing, unfinished, duplicated or from another run.
     """
-    from t0.scoring.merging import merge
+    from t0.evaluation.merging import merge
 
     for path in merge(args.folders, args.output):
         print(printable(path))

@@ -28,7 +28,7 @@ from typing import Any
 
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
-from t0.scoring.mesh_model import copy_as_class, has_t5_options
+from t0.evaluation.mesh_model import copy_as_class, has_t5_options
 
 CHUNK = 32
 # This is added to the logits of masked positions, so that the exponential of these logits is 0.

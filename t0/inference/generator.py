@@ -25,9 +25,9 @@ import numpy as np
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
+from t0.evaluation.mesh_model import Placement, ShapedPrograms, SharedVariables
 from t0.inference import cached_attention
 from t0.inference.search import DecodingMethod, Field, Search, search
-from t0.scoring.mesh_model import Placement, ShapedPrograms, SharedVariables
 
 
 class _MatmulDevices(SharedVariables):

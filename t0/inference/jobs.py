@@ -19,12 +19,12 @@ from typing import Any
 from t0.compat import gin, mesh_utils, seqio
 from t0.config.bindings import bound, changed_parameters
 from t0.errors import UserError
+from t0.evaluation.mesh_model import both_vocabularies
 from t0.feeding import opening
 from t0.inference import inputs, predictions, task_inputs
 from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.predictions import PredictionJob, shard_suffix
 from t0.mesh import devices
-from t0.scoring.mesh_model import both_vocabularies
 from t0.sources.readers import FORMATS
 
 # The settings class that gin configures. The PyTorch engine uses the original class, which does not

@@ -34,6 +34,9 @@ import numpy as np
 from t0.caching.row_numbers import ROW
 from t0.config.plain_data import Count, NotNegative, Positive, Range
 from t0.errors import UserError, say
+from t0.evaluation.batching import check_settings
+from t0.evaluation.records import draw_numbers, draw_sample
+from t0.evaluation.results import read_json, write_json, write_whole
 from t0.files import paths
 from t0.inference.inputs import (
     EOS,
@@ -47,9 +50,6 @@ from t0.inference.inputs import (
     windows,
 )
 from t0.progress import ProgressLine
-from t0.scoring.batching import check_settings
-from t0.scoring.records import draw_numbers, draw_sample
-from t0.scoring.results import read_json, write_json, write_whole
 
 SCHEMA = 1
 _BATCH = re.compile(r"window-(\d+)-batch-(\d+)\.json")

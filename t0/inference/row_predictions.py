@@ -6,7 +6,7 @@
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
 If the prompt has answer choices, the rows are divided into windows, and each window becomes a task
-of `t0.scoring.ranking`. The scores of a task are saved when its last choice is scored. If the
+of `t0.evaluation.ranking`. The scores of a task are saved when its last choice is scored. If the
 prompt has no answer choices, the model generates a text for each input. In both cases, a JSON line
 with the prediction is first written for each row that can be rendered. `write_predictions` then
 writes the user's rows with the predictions from these lines.
@@ -23,6 +23,10 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, reading, say
+from t0.evaluation.batching import BatchPlan
+from t0.evaluation.examples import RankTaskFacts, ScoringTask, count_examples
+from t0.evaluation.ranking import ChoiceScorer, score_tasks, with_scores
+from t0.evaluation.records import ChoiceRecord, sort_records
 from t0.files.any_path import binary, read_lines
 from t0.files.table_files import check_rows, write_table
 from t0.inference.inputs import InferenceExample, InputSource
@@ -30,10 +34,6 @@ from t0.inference.predictions import BatchPredictions, PredictionFile
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
 from t0.prompts.model_prompts import RecordedPrompt
-from t0.scoring.batching import BatchPlan
-from t0.scoring.examples import RankTaskFacts, ScoringTask, count_examples
-from t0.scoring.ranking import ChoiceScorer, score_tasks, with_scores
-from t0.scoring.records import ChoiceRecord, sort_records
 from t0.sources.column_kinds import make_converters
 from t0.sources.folders import files_of, split_file
 from t0.sources.readers import FORMATS, Reader, reader_for

@@ -20,6 +20,12 @@ import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils
+from t0.evaluation.mesh_model import (
+    both_vocabularies,
+    build_model,
+    chosen_checkpoints,
+    vocabulary_hash,
+)
 from t0.inference.generator import MeshGenerator
 from t0.inference.inputs import (
     WINDOW,
@@ -32,12 +38,6 @@ from t0.inference.inputs import (
 from t0.inference.jobs import InferenceSettings, make_jobs, make_t5_jobs, read_decoding_settings
 from t0.inference.predictions import decode_batch, predict_checkpoints
 from t0.mesh import devices
-from t0.scoring.mesh_model import (
-    both_vocabularies,
-    build_model,
-    chosen_checkpoints,
-    vocabulary_hash,
-)
 
 # The maximum number of rows of a batch on a CPU. Larger batches are not faster, and the last batch
 # of a task then has more empty rows.

@@ -19,11 +19,11 @@ import numpy as np
 
 from t0.compat import mtf
 from t0.compat import tf1 as tf
+from t0.evaluation.mesh_model import Placement, build_model, restore_variables
+from t0.evaluation.scorer import MeshScorer
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_pod import deterministic_uniform
-from t0.scoring.mesh_model import Placement, build_model, restore_variables
-from t0.scoring.scorer import MeshScorer
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import TrainingSpec, build, build_held_out
 from t0.training.loop import one_step, session_config

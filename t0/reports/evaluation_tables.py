@@ -20,7 +20,7 @@ shows accuracies under other normalizations:
 | sum | the choice with the highest log-likelihood (as in T0; used for all headline results) |
 | tokens | the choice with the highest log-likelihood per token, including EOS |
 | characters | the choice with the highest log-likelihood per character |
-| decoded | the decoded text, which is right if it is an exact match (`t0.scoring.rank_metrics`) |
+| decoded | the decoded text, which is right if it is an exact match (`t0.evaluation.rank_metrics`) |
 
 Assumptions: tasks with the same name have the same prompt and dataset in every run. All accuracies
 and differences are in percent. The accuracy of a dataset is the mean over its prompts. A dataset

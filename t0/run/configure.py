@@ -29,7 +29,7 @@ from t0.training import schedules
 _WITH_GIN_NAMES = (
     "t0.feeding.opening",
     "t0.inference.jobs",
-    "t0.scoring.evaluate",
+    "t0.evaluation.evaluate",
     "t0.tasks.vocabulary",
     "t0.training.estimator",
     "t0.training.loop",

@@ -23,13 +23,13 @@ from t0.caching.row_numbers import ExampleRows
 from t0.compat import gin, mesh_dataset, seqio, t5_mesh, tf
 from t0.config.bindings import bound
 from t0.errors import UserError
+from t0.evaluation import evaluate, perplexity
+from t0.evaluation.decoded import NUMBER
+from t0.evaluation.records import draw_numbers, sample_facts
 from t0.feeding import live, opening
 from t0.feeding.objectives import objective_of
 from t0.inference.jobs import has_generator
 from t0.inference.text_decoder import TextDecoder
-from t0.scoring import evaluate, perplexity
-from t0.scoring.decoded import NUMBER
-from t0.scoring.records import draw_numbers, sample_facts
 from t0.sources.documents import ids_in_rows
 
 RANK, DECODE, PERPLEXITY = "rank", "decode", "perplexity"

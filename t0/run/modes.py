@@ -20,13 +20,13 @@ from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
+from t0.evaluation import decoded, perplexity
 from t0.feeding.opening import ChoiceLosses, open_dataset_function
 from t0.files import paths
 from t0.inference import jobs, text_decoder
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
 from t0.run import evaluation_dispatch, row_prediction, tpu_checks
-from t0.scoring import decoded, perplexity
 from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.graph import TrainingSpec

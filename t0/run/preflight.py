@@ -20,12 +20,12 @@ from t0.compat import mesh_utils, mtf, seqio, t5_mesh
 from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
+from t0.evaluation.mesh_model import step_options
 from t0.feeding import cut_shares, host_graphs, opening
 from t0.feeding.live import own_sampling
 from t0.files import paths
 from t0.mesh.devices import check_batch
 from t0.run import evaluation_dispatch
-from t0.scoring.mesh_model import step_options
 from t0.training.estimator import train_model
 from t0.training.model_directory import Keep
 

@@ -16,14 +16,14 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.errors import UserError
+from t0.evaluation import evaluate
+from t0.evaluation.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
 from t0.inference import jobs, row_predictions, text_decoder
 from t0.inference.inputs import LengthLimits
 from t0.inference.predictions import PredictionFile, PredictionJob, predict_checkpoints
 from t0.mesh import devices
 from t0.prompts.model_prompts import read_model_prompts
 from t0.run.torch_evaluation import TorchEvaluation
-from t0.scoring import evaluate
-from t0.scoring.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
 
 LINES = "predictions.jsonl"
 

@@ -34,6 +34,10 @@ from t0.config.specification import (
     read_value,
 )
 from t0.errors import UserError
+from t0.evaluation import evaluate
+from t0.evaluation.mesh_model import vocabulary_hash
+from t0.evaluation.rank_metrics import classes_of
+from t0.evaluation.ranking import results_folder
 from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.predictions import PredictionJob
@@ -41,10 +45,6 @@ from t0.mesh import t5_model
 from t0.run import arguments as run_arguments
 from t0.run import evaluation_dispatch, run_records
 from t0.run.preflight import DATASET_FUNCTIONS
-from t0.scoring import evaluate
-from t0.scoring.mesh_model import vocabulary_hash
-from t0.scoring.rank_metrics import classes_of
-from t0.scoring.ranking import results_folder
 
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 

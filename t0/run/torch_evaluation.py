@@ -16,8 +16,8 @@ from typing import Any
 from t0.compat import tf
 from t0.config.model_spec import require_t5
 from t0.errors import UserError, install_command, say
+from t0.evaluation.mesh_model import both_vocabularies
 from t0.run import specify
-from t0.scoring.mesh_model import both_vocabularies
 
 
 def choose_engine(engine: str, device: str) -> str:

@@ -20,6 +20,20 @@ import numpy as np
 from t0 import compat
 from t0.compat import mesh_dataset, seqio, t5_preprocessors, tf, tf1, tfds
 from t0.errors import UserError, original, printable
+from t0.evaluation import decoded, perplexity, ranking
+from t0.evaluation import evaluate as rank_evaluation
+from t0.evaluation.batching import BatchLimits, SortedPlan
+from t0.evaluation.examples import Truncation
+from t0.evaluation.records import (
+    ChoiceRecord,
+    TaskRecords,
+    cached_records,
+    number_records,
+    rendered_rows,
+    sample_facts,
+    text_of,
+)
+from t0.evaluation.results import SETTINGS, WITHOUT_EOS
 from t0.feeding import opening
 from t0.feeding.token_files import record_batches, texts_of
 from t0.run import torch_evaluation
@@ -35,20 +49,6 @@ from t0.run.evaluation_dispatch import (
     limit_examples,
 )
 from t0.run.whole_evaluation import WholeEvaluation
-from t0.scoring import decoded, perplexity, ranking
-from t0.scoring import evaluate as rank_evaluation
-from t0.scoring.batching import BatchLimits, SortedPlan
-from t0.scoring.examples import Truncation
-from t0.scoring.records import (
-    ChoiceRecord,
-    TaskRecords,
-    cached_records,
-    number_records,
-    rendered_rows,
-    sample_facts,
-    text_of,
-)
-from t0.scoring.results import SETTINGS, WITHOUT_EOS
 
 _STEP = 0  # the recorded step, because the model is not a checkpoint of a run
 # The maximum number of tokens of a decoded text (MAX_DECODE_LENGTH of runs/eval.gin), and of a

@@ -20,11 +20,11 @@ from t0.catalogue.row_preview import T0_LENGTHS
 from t0.checkpoints.described import Described
 from t0.compat import seqio
 from t0.errors import UserError
+from t0.evaluation.batching import WHOLE, BatchShard
+from t0.evaluation.ranking import MAX_TOKENS
 from t0.mesh import devices
 from t0.run import torch_evaluation
 from t0.run.evaluation_dispatch import PERPLEXITY, kinds_of
-from t0.scoring.batching import WHOLE, BatchShard
-from t0.scoring.ranking import MAX_TOKENS
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 

@@ -39,16 +39,16 @@ from t0.catalogue.sentence_pieces import Tokens
 from t0.config.model_spec import T5Spec, require_t5
 from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
+from t0.evaluation import ranking
+from t0.evaluation.batching import SortedPlan
+from t0.evaluation.examples import RankTaskFacts
+from t0.evaluation.rank_metrics import RankClassification
+from t0.evaluation.records import TaskRecords, cached_records, not_ranked, sample_facts
+from t0.evaluation.results import DECODED, write_json
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
 from t0.processes import module_command
-from t0.scoring import ranking
-from t0.scoring.batching import SortedPlan
-from t0.scoring.examples import RankTaskFacts
-from t0.scoring.rank_metrics import RankClassification
-from t0.scoring.records import TaskRecords, cached_records, not_ranked, sample_facts
-from t0.scoring.results import DECODED, write_json
 from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
 from t0.torch.model import move_to_device
@@ -321,7 +321,7 @@ class ShardedScorer:
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the sums of `model.SUM_NAMES` over a batch of examples padded to [B, L].
 
-        All processes must be given the same batch; see `t0.scoring.perplexity.HeldOutModel`.
+        All processes must be given the same batch; see `t0.evaluation.perplexity.HeldOutModel`.
         """
         return self.model(move_to_device(batch, self._world.device)).double().cpu().numpy()
 

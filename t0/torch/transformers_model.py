@@ -13,7 +13,7 @@ scores the choices. Each input is encoded once for all of its choices. A decoder
 input and a choice as one text. If the two parts are tokenized separately, the ids may differ from
 those of the whole text, so the score depends on how the parts are joined. `JOINS` contains the
 published ways to join them. Arrays contain each token id plus 1, because 0 is padding in
-`t0.scoring` but a token in these models.
+`t0.evaluation` but a token in these models.
 
 No file in a folder can run code: weights must be safetensors, Python files are ignored, and no
 value in config.json can choose code. The tokenizer is first loaded in a separate process with
@@ -40,8 +40,8 @@ from t0.catalogue.text_growth import check_growth
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
+from t0.evaluation.ranking import MAX_LOGITS
 from t0.files.paths import check_folder, sha256
-from t0.scoring.ranking import MAX_LOGITS
 from t0.torch import model_checks, special_ids
 from t0.torch.tokenizer_check import check_within_limits
 from t0.torch.world import World
@@ -459,7 +459,7 @@ _SEPARATE = Join(
 
 
 class TransformersModel:
-    """A model of transformers, with the methods that `t0.scoring` needs.
+    """A model of transformers, with the methods that `t0.evaluation` needs.
 
     Attributes:
       folder, device, activations, join: as given.
@@ -607,7 +607,7 @@ class TransformersModel:
         return self.score(inputs, targets)[..., 0]
 
     def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the sums of a batch; see `t0.scoring.perplexity.HeldOutModel`."""
+        """Returns the sums of a batch; see `t0.evaluation.perplexity.HeldOutModel`."""
         nats, correct = self.score(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
         return np.array([-nats, 0.0, correct, np.count_nonzero(batch["targets"])])
 

@@ -14,8 +14,8 @@ import mesh_tensorflow as mtf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.config import parse  # noqa: E402
-from t0.scoring.mesh_model import Placement  # noqa: E402
-from t0.scoring.scorer import MeshScorer  # noqa: E402
+from t0.evaluation.mesh_model import Placement  # noqa: E402
+from t0.evaluation.scorer import MeshScorer  # noqa: E402
 from tests.checkpoints.mesh_forward import mesh_logits  # noqa: E402
 
 IDS = np.asarray([[5, 6, 7, 1]], np.int32)

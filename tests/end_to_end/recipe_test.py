@@ -8,7 +8,7 @@ import pytest
 import sentencepiece
 from t5.evaluation.metrics import rank_classification
 
-from tests.scoring.numpy_t5 import NumpyT5
+from tests.evaluation.numpy_t5 import NumpyT5
 
 import tensorflow as tf  # isort: skip (t5 has brought it by now)
 

@@ -10,12 +10,12 @@ from t0.caching import source_shards
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
+from t0.evaluation.records import FEATURES, cached_records, record_of, sort_records
 from t0.feeding import cached_examples, live, manifest, objectives, opening
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
 from t0.run import specify
-from t0.scoring.records import FEATURES, cached_records, record_of, sort_records
 
 LENGTHS = {"inputs": 9, "targets": 5}
 APPEND = seqio.preprocessors.append_eos

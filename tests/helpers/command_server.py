@@ -34,7 +34,7 @@ IMPORTED_FIRST = (
     "t0.run.command",
     "t0.run.model_api",
     "t0.run.modes",
-    "t0.scoring.evaluate",
+    "t0.evaluation.evaluate",
     "t0.seqio_tasks",
     "t0.training.loop",
     "t5.models",

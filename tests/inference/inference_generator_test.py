@@ -5,6 +5,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.inference.search import DecodingMethod
+from tests.evaluation.tiny_models import write_checkpoint
 from tests.inference.slow_search import EOS, SlowSearch
 from tests.inference.tiny_generation import (
     INPUTS,
@@ -14,7 +15,6 @@ from tests.inference.tiny_generation import (
     predict,
     tf,
 )
-from tests.scoring.tiny_models import write_checkpoint
 
 METHODS = {
     "greedy": DecodingMethod(),

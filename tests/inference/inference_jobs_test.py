@@ -8,6 +8,7 @@ import pytest
 from t0.compat import gin_config
 from t0.config import parse
 from t0.errors import UserError
+from t0.evaluation import mesh_model
 from t0.inference.jobs import (
     DECODING_FUNCTIONS,
     FILE_PARAMETERS,
@@ -17,7 +18,6 @@ from t0.inference.jobs import (
     read_decoding_settings,
     uses_own_inference,
 )
-from t0.scoring import mesh_model
 from tests.inference.word_predictions import Words
 
 RUN = {"vocabulary": Words(), "sequence_length": {"inputs": 20, "targets": 24}, "batch_size": 8}

@@ -8,9 +8,9 @@ import pytest
 
 from t0.errors import UserError
 from t0.inference import predictions, text_decoder
+from tests.evaluation import tiny_models
 from tests.inference.tiny_generation import TWO_LAYERS, ending_variables
 from tests.inference.word_predictions import Backwards, Words, lines_of
-from tests.scoring import tiny_models
 
 LENGTHS = {"inputs": 20, "targets": 24}
 

@@ -6,6 +6,7 @@ import pytest
 from t0.caching.record_rows import RowSource
 from t0.caching.row_numbers import ExampleRows
 from t0.errors import UserError
+from t0.evaluation.records import draw_numbers
 from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.predictions import (
     BatchPredictions,
@@ -13,7 +14,6 @@ from t0.inference.predictions import (
     PredictionFile,
     _read_examples,
 )
-from t0.scoring.records import draw_numbers
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pyarrow.parquet
 import pytest
 
 from t0.errors import UserError
+from t0.evaluation.batching import BatchLimits, SortedPlan
 from t0.files.table_files import write_table
 from t0.inference import row_predictions
 from t0.inference.predictions import PredictionFile
 from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
-from t0.scoring.batching import BatchLimits, SortedPlan
 
 COLUMNS = (("label", "stars"), ("review_text", "review text"))
 FIXED = ("{{review_text}} Good? ||| {{answer_choices[label]}}", "bad ||| good")

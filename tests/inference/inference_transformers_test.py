@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not
 transformers = pytest.importorskip("transformers")
 
 from t0.inference.search import DecodingMethod  # noqa: E402
+from tests.evaluation.evaluation_transformers_test import hf_model  # noqa: E402
+from tests.evaluation.tiny_models import write_checkpoint  # noqa: E402
 from tests.inference.tiny_generation import INPUTS, ending_variables, make_generator, predict  # noqa: E402
-from tests.scoring.scoring_transformers_test import hf_model  # noqa: E402
-from tests.scoring.tiny_models import write_checkpoint  # noqa: E402
 
 LIMIT = 40
 # Beams are judged by log p / len ** length_penalty there and by log p / ((5 + len) / 6) ** alpha

@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from tests.scoring.numpy_t5 import NumpyT5
+from tests.evaluation.numpy_t5 import NumpyT5
 
 EOS = 1
 

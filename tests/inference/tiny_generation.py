@@ -9,10 +9,10 @@ import numpy as np  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
+from t0.evaluation.mesh_model import Placement  # noqa: E402
 from t0.inference.generator import MeshGenerator  # noqa: E402
 from t0.inference.search import DecodingMethod  # noqa: E402
-from t0.scoring.mesh_model import Placement  # noqa: E402
-from tests.scoring.tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # noqa: E402
+from tests.evaluation.tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # noqa: E402
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 # With one layer of random weights nearly every prediction ends at once.

@@ -34,7 +34,7 @@ ROOMS = (
     "checkpoints",
     "mesh",
     "training",
-    "scoring",
+    "evaluation",
     "inference",
     "torch",
     "overlap",
@@ -60,7 +60,7 @@ ONLY = {
             "mesh",
             "training",
         ),
-        *("scoring", "inference", "torch"),
+        *("evaluation", "inference", "torch"),
     },
 }
 WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")
@@ -385,7 +385,7 @@ SHARED_WITH_OTHER_ENGINES = (
     *("t0.checkpoints.hugging_face", "t0.checkpoints.mtf", "t0.checkpoints.torch_shards"),
     *("t0.training.model_directory", "t0.training.recorder", "t0.training.resume_file"),
     "t0.training.stepping",
-    *("t0.scoring.merging", "t0.scoring.ranking", "t0.scoring.records"),
+    *("t0.evaluation.merging", "t0.evaluation.ranking", "t0.evaluation.records"),
 )
 
 
@@ -455,7 +455,7 @@ OTHER_OPENERS = {
     "np.load": "overlap/index training/resume_file",
     "np.fromfile": "",
     "np.memmap": "",
-    "mmap.mmap": "run/tpu_checks scoring/records",
+    "mmap.mmap": "run/tpu_checks evaluation/records",
     "gzip.open": "",
     "GzipFile": "files/any_path",
     "ZipFile": "checkpoints/weight_files cli/quickstart training/resume_file",

@@ -7,8 +7,8 @@ import seqio
 
 from t0.compat import gin
 from t0.errors import UserError
+from t0.evaluation import evaluate
 from t0.run import evaluation_dispatch, torch_evaluation
-from t0.scoring import evaluate
 
 
 class Task:

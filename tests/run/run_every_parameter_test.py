@@ -19,9 +19,9 @@ from t0.config import parse
 from t0.config.flags import GIN_MODES
 from t0.config.plain_values import parameters_of
 from t0.errors import UserError
+from t0.evaluation import evaluate
 from t0.feeding import opening
 from t0.run import configure, mesh_settings, modes, specify
-from t0.scoring import evaluate
 from t0.torch import schedules
 from t0.training import graph
 
@@ -184,11 +184,11 @@ APPLIED = {
 READERS = {
     "run": {
         "train_dataset_fn": ("run/modes.py", 'arguments["train_dataset_fn"]'),
-        "eval_dataset_fn": ("scoring/evaluate.py", 'arguments["eval_dataset_fn"]'),
-        "dataset_split": ("scoring/evaluate.py", 'arguments["dataset_split"]'),
-        "eval_checkpoint_step": ("scoring/mesh_model.py", 'arguments["eval_checkpoint_step"]'),
-        "eval_summary_dir": ("scoring/ranking.py", 'arguments["eval_summary_dir"]'),
-        "eval_dir_suffix": ("scoring/ranking.py", 'arguments["eval_dir_suffix"]'),
+        "eval_dataset_fn": ("evaluation/evaluate.py", 'arguments["eval_dataset_fn"]'),
+        "dataset_split": ("evaluation/evaluate.py", 'arguments["dataset_split"]'),
+        "eval_checkpoint_step": ("evaluation/mesh_model.py", 'arguments["eval_checkpoint_step"]'),
+        "eval_summary_dir": ("evaluation/ranking.py", 'arguments["eval_summary_dir"]'),
+        "eval_dir_suffix": ("evaluation/ranking.py", 'arguments["eval_dir_suffix"]'),
         "mode": ("run/preflight.py", 'bound("run.mode"'),
         "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
         "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),

@@ -15,6 +15,8 @@ from t0.inference.inputs import DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.evaluation import ShardedScorer  # noqa: E402
 from t0.torch.world import World  # noqa: E402
+from tests.evaluation.evaluation_transformers_test import hf_model  # noqa: E402
+from tests.evaluation.tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E402
 from tests.inference.tiny_generation import (  # noqa: E402
     INPUTS,
     LIMITS,
@@ -22,8 +24,6 @@ from tests.inference.tiny_generation import (  # noqa: E402
     make_generator,
     predict,
 )
-from tests.scoring.scoring_transformers_test import hf_model  # noqa: E402
-from tests.scoring.tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E402
 
 METHODS = {
     "greedy": DecodingMethod(),

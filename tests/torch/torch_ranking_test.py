@@ -129,7 +129,7 @@ def test_rank_evaluation_reads_torch_hugging_face_and_t5x(world, reference, trai
 
 KILLED = """
 import os, signal
-from t0.scoring.results import CheckpointResults
+from t0.evaluation.results import CheckpointResults
 
 def add(self, *given, whole=CheckpointResults.add):
     whole(self, *given)

@@ -405,7 +405,7 @@ def test_tokenizer_panic_in_a_text_is_a_user_error(folders, monkeypatch):
 
 def _text_record(given, choice):
     """Returns the record of a choice whose texts are not tokenized yet."""
-    from t0.scoring.records import ChoiceRecord
+    from t0.evaluation.records import ChoiceRecord
 
     none = np.zeros(0, np.int32)
     return ChoiceRecord(3, 0, none, none, True, choice, given, None)

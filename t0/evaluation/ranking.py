@@ -1,0 +1,488 @@
+"""Runs a rank evaluation on any engine: reads tasks, plans batches, scores, writes results.
+
+    rank(
+        runs, "/models/tiny/validation_eval", {"rte_score_eval": (facts, open_records)},
+        lengths={"inputs": 512, "targets": 64}, make_scorer=lambda: scorer,
+        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(8192, 522)),
+        settings=RankEvaluationSettings(),
+    )
+
+Batches are planned over all tasks. Then each checkpoint is loaded once, and all tasks are scored
+with it, one after another. If an evaluation is interrupted, the scores of its finished tasks are
+preserved. After it is resumed, its results equal those of an uninterrupted evaluation bit for bit.
+
+If several processes evaluate together, they all run the same code. Their scorers split each batch,
+and one process writes the results. Alternatively, independent machines can score shards, which are
+subsets of the batches (`t0.evaluation.batching.BatchShard`).
+"""
+
+import dataclasses
+import datetime
+import itertools
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+
+from t0.caching.row_numbers import ROW
+from t0.config.plain_data import Count, Positive, Range
+from t0.errors import UserError, say
+from t0.evaluation import rank_metrics
+from t0.evaluation.batching import (
+    WHOLE,
+    BatchLimits,
+    BatchPlan,
+    BatchQueues,
+    BatchShard,
+    ScoringBatch,
+    check_settings,
+)
+from t0.evaluation.examples import (
+    Lengths,
+    RankTaskFacts,
+    ScoringTask,
+    choice_groups,
+    count_task,
+    note_on_numbers,
+    warn_of_truncation,
+)
+from t0.evaluation.records import TaskRecords, sort_records
+from t0.evaluation.results import (
+    WITH_EOS,
+    CheckpointResults,
+    Scored,
+    ShardResults,
+    batches_digest,
+    is_begun_by_example,
+)
+from t0.progress import ProgressLine
+
+# The maximum number of logits [B, C, T, V] of a batch. Each logit has 4 bytes.
+MAX_LOGITS = {"cpu": 16 * 1024 * 1024, "gpu": 256 * 1024 * 1024}
+# The maximum number of tokens of a batch on each device. Larger batches are not faster, and the
+# last batches then have more empty rows.
+MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
+# The last groups of a task may wait until groups of later tasks fill the batch. This is the number
+# of later tasks for which they may wait. If the number is larger, batches are fuller. If it is
+# smaller, an interruption loses less work.
+_MOST_WAITING_TASKS = 16
+
+
+class ChoiceScorer(Protocol):
+    """A model that computes log-likelihoods of answer choices.
+
+    The method `score` of a batch calls these methods. For a packed batch, it calls
+    `log_probabilities` instead of `log_likelihoods`, so a scorer of packed rows must have this
+    method.
+    """
+
+    replicas: int
+    device_kind: str
+
+    def restore(self, checkpoint: str) -> int:
+        """Restores a checkpoint's weights; returns the number of variables."""
+
+    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns the log-likelihood of each choice given its input, in nats.
+
+        Args:
+          inputs: the ids [B, L] of B inputs with L tokens. B is a multiple of `replicas`.
+          targets: the ids [B, C, T] of the C choices of each input, with T tokens.
+
+        Returns:
+          float32 [B, C].
+        """
+
+
+# The facts about a task, and a function that reads its records in any order. The argument of the
+# function says whether to number the examples by row.
+RankedTask = tuple[RankTaskFacts, Callable[[bool], TaskRecords]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RankEvaluationSettings:
+    """The settings of a rank evaluation. Gin binds the field NAME as `score_eval.NAME`.
+
+    Attributes:
+      max_excluded_share: the maximum share of a task's examples that are excluded from the
+        accuracy. An example is excluded if it has no correct choice, if it has several correct
+        choices, or if its correct choice has the same tokens as a wrong choice.
+      max_truncated_targets_share: the maximum share of a task's choices that exceed the length
+        limit.
+      max_shapes: the maximum number of batch shapes in Mesh TensorFlow. More shapes need more
+        lowerings; fewer shapes need more padding.
+      dtype: the type of activations, "float32" or "bfloat16". Logits and their softmax are always
+        float32.
+      shard_id: the number of this shard, from 0. The shard scores the batches whose number modulo
+        `num_shards` is `shard_id`.
+      num_shards: the number of shards into which the batches are divided. `t0 merge` merges the
+        results of all shards.
+      decode_answers: whether to also decode an answer to each input, and judge the answer by exact
+        match.
+    """
+
+    max_excluded_share: Annotated[float, Range(0, 1)] = 0.5
+    max_truncated_targets_share: Annotated[float, Range(0, 1)] = 0.5
+    max_shapes: Positive = 24
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    shard_id: Count = 0
+    num_shards: Positive = 1
+    decode_answers: bool = False
+
+    def __post_init__(self) -> None:
+        check_settings(self, "score_eval")
+
+    @property
+    def shard(self) -> BatchShard:
+        """The subset of batches that this evaluation scores."""
+        return BatchShard(self.shard_id, self.num_shards)
+
+
+def results_folder(arguments: Mapping[str, Any]) -> str:
+    """Returns the folder for the results of a run; `<model_dir>/<split>_eval` by default."""
+    folder = f"{arguments['dataset_split']}_eval"
+    folder = arguments["eval_summary_dir"] or os.path.join(arguments["model_dir"], folder)  # noqa: PTH118
+    suffix = arguments["eval_dir_suffix"]
+    return folder + (f"_{suffix}" if suffix else "")
+
+
+def rank(  # noqa: PLR0913 (a run's arguments, by name)
+    runs: Sequence[Mapping[str, Any]],
+    folder: str,
+    ranked: Mapping[str, RankedTask],
+    *,
+    lengths: Lengths,
+    make_scorer: Callable[[], ChoiceScorer],
+    make_plan: Callable[[Sequence[ScoringTask], ChoiceScorer], BatchPlan],
+    settings: RankEvaluationSettings,
+    writes: bool = True,
+    wait: Callable[[], object] = lambda: None,
+    make_decoder: Callable[[], rank_metrics.Decoder] | None = None,
+) -> None:
+    """Scores tasks at each checkpoint and writes the results.
+
+    Args:
+      runs: the facts of each checkpoint's run, as in `results_<step>.json`.
+      folder: the folder for results.
+      ranked: task name -> the task's facts and records.
+      lengths: the limits of inputs and targets in tokens; None for no limits.
+      make_scorer: a function that builds the scorer. It is called only if something has to be
+        scored.
+      make_plan: a function that plans the batches of all tasks.
+      settings: the settings.
+      writes: whether this process writes the results.
+      wait: a function that waits until all processes that evaluate together have called it.
+      make_decoder: a function that builds the decoder of answers. It is called after all choices
+        are scored. None if the engine cannot decode answers.
+
+    Raises:
+      UserError: if a task or a checkpoint cannot be read, or results cannot be written.
+    """
+    shard, decodes = settings.shard, settings.decode_answers
+    if decodes and make_decoder is None:
+        raise UserError(
+            "score_eval.decode_answers is set, but this engine cannot decode answers. "
+            "t5_mesh_transformer and `t0 eval` can, for encoder-decoders (--decode_answers)"
+        )
+
+    by_row = not is_begun_by_example(folder, runs)
+    if by_row:
+        runs = [{**run, "numbered_by": ROW} for run in runs]
+    else:
+        say(f"{folder} was begun by an earlier version: examples keep its numbers, not the rows'")
+
+    def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
+        tasks, scorer = _read(ranked, lengths, settings, by_row=by_row), make_scorer()
+        plan = make_plan(tasks, scorer)
+        groups = sum(sum(task.sizes.values()) for task in tasks)
+        print(f"{groups:,} inputs of {len(tasks)} tasks {plan.described}")
+        return tasks, scorer, plan
+
+    if shard == WHOLE:
+        results = [CheckpointResults(folder, run, [*ranked]) for run in runs]
+        pending = [each.unfinished or (decodes and each.undecoded) for each in results]
+        ready = prepare() if any(pending) else None
+    else:
+        ready = tasks, _, plan = prepare()
+        digest = batches_digest(tasks, plan)
+        results = [
+            ShardResults(folder, run, [*ranked], shard=shard, batches=digest) for run in runs
+        ]
+    wait()  # wait until all processes know which tasks are finished
+    for result in results:
+        if result.unfinished:
+            _score_checkpoint(*ready, result, shard, writes=writes)
+        if writes and not decodes:
+            say(f"{result.KIND}: {result.write()}")
+    if decodes:
+        _decode(results, ready[0] if ready else (), make_decoder, shard)
+    # The entries of all steps are removed together at the end. If a later step is interrupted, the
+    # resumed run also needs the entries of the earlier steps.
+    if writes:
+        for result in results:
+            result.remove_unfinished()
+
+
+def _read(
+    ranked: Mapping[str, RankedTask],
+    lengths: Lengths,
+    settings: RankEvaluationSettings,
+    *,
+    by_row: bool,
+) -> list[ScoringTask]:
+    """Reads all tasks, even finished tasks, because batches are planned over all tasks.
+
+    Without the finished tasks, a resumed evaluation would use different batches, and its
+    log-likelihoods would differ in the last digits.
+    """
+    tasks = []
+    with ProgressLine(len(ranked), unit="task", doing="reading") as progress:
+        for facts, open_records in ranked.values():
+            opened = open_records(by_row)
+            task = count_task(
+                facts,
+                sort_records(opened.records),
+                lengths,
+                rows=opened.rows,
+                max_excluded_share=settings.max_excluded_share,
+                max_truncated_targets_share=settings.max_truncated_targets_share,
+            )
+            tasks.append(task)
+            progress.count(1)
+    for warning in [*warn_of_truncation(tasks), *(note_on_numbers(tasks) if by_row else ())]:
+        print(warning, file=sys.stderr)
+    return tasks
+
+
+def batch_limits(
+    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: ChoiceScorer
+) -> BatchLimits:
+    """Computes the limits of a batch.
+
+    Args:
+      batch_size: the maximum number of full-length sequences.
+      lengths: the lengths of full sequences in tokens; None for no limits.
+      vocabulary_size: the number of logits per token.
+      scorer: the scorer, from which the kind of device and the number of replicas are read.
+    """
+    most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
+    configured = batch_size * sum(lengths.values()) if lengths else most
+    return BatchLimits(
+        tokens=min(most, configured),
+        target_tokens=MAX_LOGITS[scorer.device_kind] * scorer.replicas // vocabulary_size,
+        replicas=scorer.replicas,
+    )
+
+
+def _score_checkpoint(
+    tasks: Sequence[ScoringTask],
+    scorer: ChoiceScorer,
+    plan: BatchPlan,
+    results: CheckpointResults,
+    shard: BatchShard,
+    *,
+    writes: bool,
+) -> None:
+    checkpoint, unfinished = results.run["checkpoint"], results.unfinished
+    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    counts = [task.choices for task in tasks if task.name in unfinished]
+    total, examples, choices = sum(int(c.sum()) for c in counts), sum(map(len, counts)), 0
+    with ProgressLine(total, unit="choice", doing=f"scoring{shard.words}") as progress:
+        for task, scores in score_tasks(
+            scorer, tasks, plan, task_names=unfinished, tick=progress.count, shard=shard
+        ):
+            choices += int(np.isfinite(scores).sum())
+            if writes:
+                entry = results.add(task, with_scores(task, scores))
+                progress.print(_task_line(task.name, entry))
+    seconds = progress.seconds
+    print(
+        f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
+        f"({choices / seconds:,.0f} choices/s)"
+    )
+
+
+def _decode(
+    results: Sequence[CheckpointResults],
+    tasks: Sequence[ScoringTask],
+    make_decoder: Callable[[], rank_metrics.Decoder],
+    shard: BatchShard,
+) -> None:
+    """Decodes the answers of every checkpoint, and writes the checkpoint's results."""
+    decoder = make_decoder() if any(result.undecoded for result in results) else None
+    for result in results:
+        remaining = [
+            numbered_task
+            for numbered_task in enumerate(tasks)
+            if numbered_task[1].name in result.undecoded
+        ]
+        if remaining:
+            checkpoint = result.run["checkpoint"]
+            say(f"restored {decoder.restore(checkpoint)} variables to decode from {checkpoint}")
+        with ProgressLine(len(remaining), unit="task", doing=f"decoding{shard.words}") as progress:
+            for position, task in remaining:
+                own_windows = [
+                    n for n in range(rank_metrics.windows_of(task)) if shard.has(position + n)
+                ]
+                most = rank_metrics.most_tokens(task)
+                lines = rank_metrics.answer_lines(decoder, task, most, windows=own_windows)
+                entry = result.add_answers(task.name, lines, rank_metrics.AnswerCounts(most))
+                progress.count(1)
+                match, count = entry["decoded"]["exact_match"], entry["decoded"]["examples"]
+                progress.print(f"{match:5.1f} %  exact match  {task.name}: {count:,} answers")
+        say(f"{result.KIND}: {result.write()}")
+
+
+def _task_line(task: str, entry: Mapping[str, Any]) -> str:
+    if "metrics" not in entry:
+        return f"{task}: {entry['scored']:,} of {entry['choices']:,} choices are in this shard"
+    accuracy = entry["metrics"].get("accuracy")
+    shown = f"{accuracy:5.1f} %" if accuracy is not None else "      -"
+    excluded = sum(entry["excluded"].values())
+    left_out = f", {excluded:,} left out" if excluded else ""
+    cut = entry["truncated_inputs"] + entry["truncated_targets"]
+    truncated = f", {cut:,} truncated" if cut else ""
+    return (
+        f"{shown}  (chance {entry['chance']:.1f} %)  {task}: "
+        f"{entry['examples']:,} examples{left_out}{truncated}"
+    )
+
+
+class _TaskScores:
+    """The scores of a task so far, with four bytes for each choice.
+
+    Attributes:
+      task: the task.
+      first: for each example, the index of its first choice in `values`.
+      values: the log-likelihoods of the choices; NaN if a choice is not scored yet.
+      remaining: the number of choices of the task that still have to be scored or skipped.
+    """
+
+    def __init__(self, task: ScoringTask) -> None:
+        self.task = task
+        self.first = np.cumsum(task.choices) - task.choices
+        self.remaining = int(task.choices.sum())
+        self.values = np.full(self.remaining, np.nan, np.float32)
+
+    def add(self, example: int, choice: int, value: float | None) -> None:
+        """Adds a choice's log-likelihood; None if another shard scores the choice."""
+        self.remaining -= 1
+        if value is None:
+            return
+        if not np.isfinite(value):
+            raise UserError(
+                f"task {self.task.name}: a choice has the log-likelihood {value}; the checkpoint's "
+                "weights are broken"
+            )
+        self.values[self.first[example] + choice] = value
+
+
+def score_tasks(
+    scorer: ChoiceScorer,
+    tasks: Sequence[ScoringTask],
+    plan: BatchPlan,
+    *,
+    task_names: Collection[str],
+    tick: Callable[[int], object],
+    shard: BatchShard = WHOLE,
+) -> Iterator[tuple[ScoringTask, np.ndarray]]:
+    """Scores tasks, and yields each named task as soon as its last choice is scored.
+
+    Args:
+      scorer: a scorer with a checkpoint's weights.
+      tasks: all tasks of the run. The batches are always filled from all tasks. So a choice is
+        always scored in the same batch, with the same bits, even if `task_names` has other tasks.
+        If a batch has no choice of a named task, it is skipped.
+      plan: the batch shapes, planned from all tasks.
+      task_names: the names of the tasks to yield.
+      tick: a function that is called with the number of choices after each batch.
+      shard: the batches to score.
+
+    Yields:
+      (task, log-likelihoods of all choices of all its examples in order, float32, in nats). A
+      choice that another shard scores has NaN.
+
+    Raises:
+      UserError: if a score is NaN or infinite.
+    """
+    queues, open_tasks = BatchQueues(plan), dict[int, _TaskScores]()
+    numbers = itertools.count()
+
+    def score(batch: ScoringBatch) -> None:
+        own = shard.has(next(numbers))
+        cells = [
+            (row, column, key)
+            for row, group in enumerate(batch.groups)
+            for column, key in enumerate(group.keys)
+            if key[0] in open_tasks
+        ]
+        values = batch.score(scorer) if own and cells else None
+        for row, column, (task, example, choice) in cells:
+            open_tasks[task].add(example, choice, values[row, column] if own else None)
+        tick(len(cells))
+
+    def finished() -> Iterator[tuple[ScoringTask, np.ndarray]]:
+        for position in [p for p, scores in open_tasks.items() if not scores.remaining]:
+            scores = open_tasks.pop(position)
+            yield scores.task, scores.values
+
+    for position, task in enumerate(tasks):
+        if task.name in task_names:
+            open_tasks[position] = _TaskScores(task)
+        for number, example in enumerate(task.examples()):
+            for group in choice_groups(position, number, example):
+                for batch in queues.add(group):
+                    score(batch)
+        for batch in queues.flush(position - _MOST_WAITING_TASKS):
+            score(batch)
+        yield from finished()
+    for batch in queues.flush():
+        score(batch)
+    yield from finished()
+
+
+def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
+    """Yields each example of a task in dataset order, with the scores [C] of its choices."""
+    start = 0
+    for example in task.examples():
+        yield example, scores[start : start + len(example.choices)]
+        start += len(example.choices)
+
+
+def run_facts(
+    checkpoint: str,
+    fingerprint: str,
+    settings: RankEvaluationSettings,
+    *,
+    split: str,
+    lengths: Lengths,
+    vocabulary: Mapping[str, Any],
+    reading: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Returns the facts of a run for its results file.
+
+    Args:
+      checkpoint: the checkpoint.
+      fingerprint: its fingerprint.
+      settings: the settings.
+      split: the split.
+      lengths: the limits in tokens; None for no limits.
+      vocabulary: the facts "vocabulary" (the vocabulary's path), "vocabulary_sha256" and
+        "vocabulary_size".
+      reading: the parameters of `mesh_eval_dataset_fn` that select a task's records.
+    """
+    return {
+        "checkpoint": checkpoint,
+        "checkpoint_fingerprint": fingerprint,
+        "split": split,
+        **vocabulary,
+        "sequence_length": dict(lengths) if lengths else None,
+        "dtype": settings.dtype,
+        "template_version": "promptsource 0.1.0",
+        "normalisation": WITH_EOS,
+        "inputs_eos": False,
+        "reading": dict(reading),
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
