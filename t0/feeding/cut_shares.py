@@ -21,6 +21,7 @@ import numpy as np
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.feeding import token_files
+from t0.feeding.objectives import eos_of
 from t0.feeding.opening import is_all_cached
 from t0.feeding.packing import LOUD, cut_warning
 from t0.files import paths
@@ -107,21 +108,27 @@ def _open_examples(
     There are no examples if preprocessing steps after the cache choose the lengths, such as span
     corruption, or if only SeqIO could read the examples.
     """
-    if is_all_cached(task):
-        if use_cached and task.cache_dir:
-            return _read_cached(task, split, names), _FROM_CACHE
-        if not use_cached and isinstance(task.source, PromptedSource):
-            return _render(task, split, names), _RENDERED
+    eos = eos_of(task)
+    if use_cached and task.cache_dir and (eos or is_all_cached(task)):
+        return _read_cached(task, split, names, eos.ids if eos else {}), _FROM_CACHE
+    if not use_cached and is_all_cached(task) and isinstance(task.source, PromptedSource):
+        return _render(task, split, names), _RENDERED
     return iter(()), 0
 
 
-def _read_cached(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator[_Example]:
-    """Yields the examples in the first file of a task's cache."""
+def _read_cached(
+    task: seqio.Task, split: str, names: Sequence[str], eos: Mapping[str, int]
+) -> Iterator[_Example]:
+    """Yields the examples in the first file of a task's cache, with the EOS that is appended."""
     # If no file is there, this is reported later, when the data is read.
     for file in paths.names_like(task.cache_dir, f"{glob.escape(split)}.tfrecord-*")[:1]:
         for ids in token_files.read_batches(posixpath.join(task.cache_dir, file), names):
             for number in range(len(ids[names[0]].lengths)):
-                yield {name: ids[name].sequence(number) for name in names}
+                sequences = {name: ids[name].sequence(number) for name in names}
+                yield {
+                    name: np.append(sequence, eos[name]) if name in eos else sequence
+                    for name, sequence in sequences.items()
+                }
 
 
 def _render(task: seqio.Task, split: str, names: Sequence[str]) -> Iterator[_Example]:

@@ -17,7 +17,7 @@ import itertools
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -26,8 +26,8 @@ from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import LARGEST_LINE, binary
 from t0.files.paths import check_regular, is_remote, size_bytes
-from t0.files.protobuf_wire import read_varint
 from t0.files.untrusted import read_json
+from t0.sources import parquet_sizes
 
 
 def _open_file(path: Path) -> pa.NativeFile:
@@ -70,11 +70,11 @@ class Parquet:
         self, file: pyarrow.parquet.ParquetFile, groups: Iterable[int]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the batches of row groups: of 512 rows, or of fewer if the rows are large."""
-        at_once = {group: self._rows_at_once(file, group) for group in groups}
+        at_once = {group: self._rows_at_once(group) for group in groups}
         for rows, equal in itertools.groupby(at_once, key=at_once.__getitem__):
             yield from file.iter_batches(rows, row_groups=list(equal), use_threads=False)
 
-    def _rows_at_once(self, file: pyarrow.parquet.ParquetFile, number: int) -> int:
+    def _rows_at_once(self, number: int) -> int:
         """Returns how many rows of a group fit into `_BATCH_BYTES`.
 
         A file of a few kilobytes can hold gigabytes: repeated bytes are compressed, and a value of
@@ -84,35 +84,22 @@ class Parquet:
           ValueError: if the rows are larger than `LARGEST_LINE`, the limit of all formats, or if
             half a gigabyte of texts repeats a few bytes.
         """
-        group = file.metadata.row_group(number)
-        if group.total_byte_size > max(_BATCH_BYTES, _LARGEST_RATIO * size_bytes(self.path)):
-            raise ValueError(
-                f"its rows have {group.total_byte_size:,} bytes: no texts are so alike"
-            )
-        # pyarrow ends the process if `column` finds damaged statistics. Reading raises an error.
-        next(file.iter_batches(1, row_groups=[number], use_threads=False), None)
-        columns = [group.column(index) for index in range(group.num_columns)]
-        widths = [_WIDTHS.get(column.physical_type, 0) for column in columns]
-        total = sum(
-            max(column.total_uncompressed_size, column.num_values * width)
-            for column, width in zip(columns, widths, strict=True)
-        )
+        group_rows, columns = parquet_sizes.row_groups(self.path)[number]
+        unpacked = sum(column.unpacked for column in columns)
+        if unpacked > max(_BATCH_BYTES, _LARGEST_RATIO * size_bytes(self.path)):
+            raise ValueError(f"its rows have {unpacked:,} bytes: no texts are so alike")
         for column in columns:
-            size, stored = column.total_uncompressed_size, column.total_compressed_size
-            is_text = column.physical_type not in _WIDTHS
-            if is_text and size > max(_BATCH_BYTES, _LARGEST_RATIO * stored):
+            most = max(_BATCH_BYTES, _LARGEST_RATIO * column.stored)
+            if column.width is None and column.unpacked > most:
                 raise ValueError(
-                    f"its column {column.path_in_schema!r:.80} has {size:,} bytes, compressed to "
-                    f"{stored:,}: no texts are so alike"
+                    f"its column {column.name!r:.80} has {column.unpacked:,} bytes, compressed to "
+                    f"{column.stored:,}: no texts are so alike"
                 )
-        row = total // max(1, group.num_rows)
+        total = sum(max(each.unpacked, each.values * (each.width or 0)) for each in columns)
+        row = total // max(1, group_rows)
         if row > LARGEST_LINE:
             raise ValueError(f"a row has about {row:,} bytes; the limit is {LARGEST_LINE:,}")
-        wide = [column for column in columns if column.has_dictionary_page]
-        wide = [column for column in wide if column.total_uncompressed_size > _SMALL_DICTIONARY]
-        if wide:
-            with binary(self.path) as file:
-                row += sum(_read_dictionary_size(file, column) for column in wide)
+        row += sum(map(_dictionary_bytes, columns))
         return max(1, min(ROWS_AT_ONCE, _BATCH_BYTES // max(1, row)))
 
     def _open(self) -> pyarrow.parquet.ParquetFile:
@@ -122,28 +109,18 @@ class Parquet:
         return pyarrow.parquet.ParquetFile(self.path, memory_map=True)
 
 
-# Physical type -> bytes of a value in memory. In the file, equal values are stored once.
-_WIDTHS = {"INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BOOLEAN": 1}
 _BATCH_BYTES = 2**29
 # Writers end a dictionary at 1 MiB. A dictionary of texts is less than 16 times as large as its
 # compressed form.
 _SMALL_DICTIONARY, _MOST_COMPRESSED = 2**21, 16
 _LARGEST_RATIO = 500  # texts are rarely compressed to a hundredth
-_LONGEST_HEADER = 40
 
 
-def _read_dictionary_size(file: BinaryIO, column: pyarrow.parquet.ColumnChunkMetaData) -> int:
-    """Returns the bytes of a column's dictionary, if it is large or compressed suspiciously well.
-
-    The header of its page begins with three integers: the type, the size and the compressed size.
-    """
-    file.seek(column.dictionary_page_offset)
-    header, at, values = file.read(_LONGEST_HEADER), 0, []
-    for _ in range(3):
-        value, at = read_varint(header, at + 1)
-        values.append(value >> 1)
-    _, size, compressed = values
-    return size if size > min(_SMALL_DICTIONARY, _MOST_COMPRESSED * compressed) else 0
+def _dictionary_bytes(column: parquet_sizes.ColumnSizes) -> int:
+    """Returns the bytes of a column's dictionary, if it is large or compressed suspiciously well."""
+    ordinary = min(_SMALL_DICTIONARY, _MOST_COMPRESSED * column.stored_dictionary)
+    large = column.unpacked > _SMALL_DICTIONARY and column.dictionary > ordinary
+    return column.dictionary if large else 0
 
 
 @dataclasses.dataclass(frozen=True)

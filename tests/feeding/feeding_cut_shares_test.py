@@ -61,6 +61,17 @@ def test_truncation_note_from_cache_statistics_if_nothing_is_cut(tmp_path):
     ]
 
 
+def test_truncation_counts_an_eos_that_is_appended_after_the_cache(tmp_path):
+    task = cached(tmp_path / "c", [{"inputs": [5] * 4, "targets": [6] * 4}] * 3)
+    task.preprocessors = (*Task.preprocessors, seqio.preprocessors.append_eos)
+    assert notes(task, inputs=4, targets=5) == [
+        "data: 1 task(s) at inputs 4, targets 5: nothing is cut"
+    ]
+    first, warning = notes(task, inputs=4, targets=4)
+    assert first == "data: 1 task(s) at inputs 4, targets 4: 1 lose over 1%"
+    assert warning.startswith("WARNING: toy: 100.0% of targets are longer than 4 tokens")
+
+
 def test_truncation_over_one_percent_is_a_warning(tmp_path):
     records = [{"inputs": [5] * (4 if i % 4 else 20), "targets": [6, 1]} for i in range(40)]
     task = cached(tmp_path / "c", records, inputs_max_tokens=20, targets_max_tokens=1)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
-from t0.sources import arrow_readers
+from t0.sources import arrow_readers, parquet_sizes
 from t0.sources.arrow_readers import Arrow, Parquet, saved_shards
 
 ROWS = [{"i": i, "c": {"text": [str(i), ""], "n": [i, None]}} for i in range(1200)]
@@ -155,8 +155,7 @@ def test_parquet_value_of_a_dictionary_is_read_in_smaller_batches(tmp_path, monk
 def test_parquet_of_short_texts_is_read_512_rows_at_a_time(tmp_path):
     path = tmp_path / "x.parquet"
     write_repeated(path, "yes", 100_000)
-    with pyarrow.parquet.ParquetFile(path) as file:
-        assert Parquet(path)._rows_at_once(file, 0) == 512
+    assert Parquet(path)._rows_at_once(0) == 512
     assert sum(1 for _ in Parquet(path).rows(99_000, None)) == 1000
 
 
@@ -174,6 +173,69 @@ def test_parquet_whose_kilobytes_are_gigabytes_is_refused(tmp_path):
     )
     with pytest.raises(UserError, match=r"a row has about 80,\d{3},\d{3} bytes; the limit"):
         next(Parquet(path).rows(0, 1))
+
+
+def test_parquet_sizes_are_those_of_the_pages(tmp_path):
+    rng = np.random.default_rng(4)
+    columns = {
+        "word": [f"w{n}" for n in rng.integers(0, 40, 5000)],
+        "text": ["".join(map(chr, rng.integers(97, 120, 60))) for _ in range(5000)],
+        "number": rng.integers(0, 2**40, 5000),
+        "list": [list(range(n % 4)) for n in range(5000)],
+        "flag": rng.random(5000) > 0.5,
+        "struct": [{"a": 1.5, "b": None if n % 3 else "x"} for n in range(5000)],
+    }
+    for number, options in enumerate(
+        (
+            {"compression": "zstd"},
+            {"compression": "none", "data_page_version": "2.0"},
+            {"compression": "snappy", "use_dictionary": False, "write_page_index": True},
+            {"compression": "gzip", "write_statistics": False, "data_page_size": 2000},
+        )
+    ):
+        path = tmp_path / f"{number}.parquet"
+        pyarrow.parquet.write_table(pa.table(columns), path, row_group_size=1500, **options)
+        metadata = pyarrow.parquet.read_metadata(path)
+        groups = parquet_sizes.row_groups(path)
+        assert [rows for rows, _ in groups] == [1500, 1500, 1500, 500]
+        for group, (_, found) in enumerate(groups):
+            for index, sizes in enumerate(found):
+                column = metadata.row_group(group).column(index)
+                assert sizes.name == column.path_in_schema
+                assert sizes.values == column.num_values
+                assert sizes.stored == column.total_compressed_size
+                # The footer also counts the headers of pages.
+                assert 0 < column.total_uncompressed_size - sizes.unpacked < 40_000
+                assert (sizes.dictionary > 0) == bool(column.has_dictionary_page)
+                assert (sizes.width is None) == (column.physical_type == "BYTE_ARRAY")
+
+
+def test_parquet_whose_footer_lies_about_its_pages_is_refused(tmp_path):
+    path = tmp_path / "x.parquet"
+    texts = pa.table({"text": ["y" * 2**25] * 17})
+    options = {"use_dictionary": False, "store_schema": False, "write_statistics": False}
+    pyarrow.parquet.write_table(texts, path, compression="zstd", **options)
+    whole = path.read_bytes()
+    column = pyarrow.parquet.read_metadata(path).row_group(0).column(0)
+    size = zigzag(column.total_uncompressed_size)
+    assert whole.count(size) == 2  # of the column, and of the row group
+    smaller = zigzag(4_000_000)
+    assert len(smaller) < len(size)  # so zeros follow, which do not change the value
+    padded = [*smaller[:-1], smaller[-1] | 128, *[128] * (len(size) - len(smaller) - 1), 0]
+    path.write_bytes(whole.replace(size, bytes(padded)))
+    forged = pyarrow.parquet.read_metadata(path).row_group(0)
+    assert forged.total_byte_size == forged.column(0).total_uncompressed_size == 4_000_000
+    with pytest.raises(UserError, match=r"its rows have 570,.* bytes: no texts are so alike"):
+        next(Parquet(path).rows(0, 1))
+
+
+def zigzag(number):
+    """A number in Thrift's compact protocol."""
+    value, encoded = number << 1, []
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 def test_parquet_with_damaged_metadata_does_not_end_the_process(tmp_path):
