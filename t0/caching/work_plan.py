@@ -37,7 +37,7 @@ from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exem
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
-from t0.sources.readers import skips_bad_rows
+from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies

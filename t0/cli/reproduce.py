@@ -46,7 +46,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 def held_out_splits() -> Iterator[tuple[str, str | None, str]]:
     """Yields (dataset, subset, split) for each of T0's held-out datasets."""
-    from t0.reports.held_out import held_out_titles
+    from t0.reports.published import held_out_titles
 
     for key in held_out_titles():
         name, _, subset = key.partition("/")
@@ -103,7 +103,8 @@ def download_lines(splits: Sequence[tuple[str, str | None, str]]) -> list[str]:
 def print_table(run: "EvaluatedRun", output: Path) -> None:
     """Prints a run's means next to the published values; writes reproduction_<step>.json."""
     from t0.files.publishing import write_whole
-    from t0.reports.held_out import published_accuracies, reproduction, reproduction_table
+    from t0.reports.held_out import reproduction, reproduction_table
+    from t0.reports.published import published_accuracies
 
     rows = reproduction(run)
     print(f"\n{printable(run.label)}, next to the published values:")

@@ -31,7 +31,7 @@ from t0.feeding.reading import BLOCK_EXAMPLES, ExampleBlock, ExampleSource, shuf
 from t0.feeding.token_files import Ragged
 from t0.files.any_path import any_path, unpacked
 from t0.sources.csv_reader import MARKS, not_utf8
-from t0.sources.readers import LARGEST_LINE, too_long
+from t0.sources.json_lines import LARGEST_LINE, too_long
 from t0.tasks.recipe_tasks import TextSource
 
 _MARK = "\ufeff"

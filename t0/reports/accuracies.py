@@ -24,16 +24,14 @@ file has no inputs, its texts are not compared with the texts of other runs.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from t0.reports import statistics
+from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.statistics import FIXED, RANDOM, CrossedMean, Interval
-
-if TYPE_CHECKING:
-    from t0.reports.evaluations import EvaluatedRun, RankedTask
 
 SIGNIFICANT = 0.05
 
@@ -155,8 +153,8 @@ def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -
 
 
 def shared_tasks(
-    runs: Sequence[Sequence["EvaluatedRun"]], dataset: str, *, any_texts: bool = False
-) -> tuple[list["RankedTask"], Grid | None]:
+    runs: Sequence[Sequence[EvaluatedRun]], dataset: str, *, any_texts: bool = False
+) -> tuple[list[RankedTask], Grid | None]:
     """Returns the tasks of a dataset that all runs scored, and the grid of their shared examples.
 
     A task is left out if the runs number its examples in different ways.
@@ -183,7 +181,7 @@ def shared_tasks(
     return tasks, grid.of_prompts(used) if grid.present.any() else None
 
 
-def scored_tasks(run: "EvaluatedRun", dataset: str) -> dict[str, "RankedTask"]:
+def scored_tasks(run: EvaluatedRun, dataset: str) -> dict[str, RankedTask]:
     """Returns name -> task, for the tasks of a dataset with per-example scores in a run."""
     return {task.name: task for task in run.tasks if task.dataset == dataset and task.scores}
 
@@ -294,7 +292,7 @@ def _to_percent(interval: Interval) -> tuple[float, float]:
 
 
 def prompt_gaps(
-    tasks: Sequence["RankedTask"], grid: Grid, first: int, second: int
+    tasks: Sequence[RankedTask], grid: Grid, first: int, second: int
 ) -> list[dict[str, Any]]:
     """Returns a row for each prompt: both accuracies, their difference and McNemar's test.
 

@@ -42,8 +42,8 @@ import numpy as np
 from t0.reports import statistics
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores, keep_apart
-from t0.reports.held_out import title_of
 from t0.reports.plots import MUTED, Panel, tooltip_id
+from t0.reports.published import title_of
 from t0.reports.tables import MARK
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from t0.reports.accuracies import SIGNIFICANT
 from t0.reports.comparison import ComparedDataset, RunComparison
 from t0.reports.diagnosis import reliability_panels
 from t0.reports.evaluations import EvaluatedRun, last_of_series
-from t0.reports.held_out import published_means
 from t0.reports.plots import Panel, name_lines, percent_axis, run_colour, step_axis, tooltip_id
+from t0.reports.published import published_means
 from t0.reports.tables import MARK, Row, span
 from t0.reports.training_curves import TrainingCurves, curve_panels
 

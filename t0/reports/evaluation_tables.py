@@ -49,7 +49,7 @@ from t0.reports.evaluations import (
 )
 from t0.reports.example_scores import ExampleScores
 from t0.reports.examples import cut_in_middle
-from t0.reports.held_out import MODELS, held_out_titles, published_mean, title_of
+from t0.reports.published import MODELS, held_out_titles, published_mean, title_of
 from t0.reports.statistics import CONFIDENCE
 from t0.reports.tables import (
     MARK,

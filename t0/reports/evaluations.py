@@ -48,8 +48,8 @@ from t0.reports.example_scores import (
     read_scores,
     with_answers,
 )
-from t0.reports.held_out import held_out_titles
 from t0.reports.plots import Mark, run_letter
+from t0.reports.published import held_out_titles
 from t0.reports.result_files import (
     distinct_names,
     field,

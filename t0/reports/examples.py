@@ -38,7 +38,7 @@ from t0.files.table_files import write_table
 from t0.progress import ProgressLine
 from t0.reports.evaluations import DecodedTask, EvaluatedRun, RankedTask, read_predictions
 from t0.reports.example_scores import inputs_of
-from t0.reports.held_out import held_out_titles, title_of
+from t0.reports.published import held_out_titles, title_of
 from t0.reports.tables import Row, escape_formula
 
 TEXT_LIMIT = 3_000  # the maximum number of characters of an input or answer

@@ -1,11 +1,5 @@
 """Compares a run's accuracies on T0's held-out datasets with the published accuracies.
 
-    >>> published_mean(["super_glue/rte"], "T0-11B")
-    81.0
-    >>> published_mean(["anli/r1"], "T0-11B")      # only the mean of ANLI's rounds is published
-    >>> published_mean(["anli/r1", "anli/r2", "anli/r3", "super_glue/rte"], "T0-11B")
-    51.0
-
     rows = reproduction(read_runs([Path("eval")])[0])
     rows[0]["title"], rows[0]["mean"], rows[0]["models"]["T0-3B"]     # value, difference, within
     for line in reproduction_table(rows).lines():
@@ -15,10 +9,6 @@
 
     held out, 2 of T0's 11 datasets: mean 51.2   chance 50.0   T0-3B 57.9   T0-11B 70.5
 
-Each row of `published.csv` names the source of its accuracy, and we compared the accuracy with this
-source. If a row has several datasets, such as ANLI's three rounds, its accuracy is the mean over
-these datasets.
-
 The accuracy of a dataset is the mean over its prompts. The held-out mean is the mean over datasets,
 and each of ANLI's three rounds counts as a dataset. A published accuracy is called "within" if it
 lies in the run's interval. This interval keeps the prompts fixed and generalizes to other examples.
@@ -27,79 +17,20 @@ Assumptions: the per-example scores are next to the run's results. Without score
 interval.
 """
 
-import csv
 import functools
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from t0.reports import accuracies
+from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.published import MODELS, held_out_titles, published_accuracies, published_means
 from t0.reports.statistics import FIXED, CrossedMean, interval_of_share, mean_of_means
 from t0.reports.tables import ReportColumn, ReportTable, Row
 
-if TYPE_CHECKING:
-    from t0.reports.evaluations import EvaluatedRun, RankedTask
 
-MODELS = ("T0-3B", "T0-11B")
-
-
-@functools.cache
-def published_accuracies() -> tuple[dict[str, Any], ...]:
-    """Reads the rows of `published.csv`: a model's mean accuracy over prompts and datasets.
-
-    Returns:
-      rows with the keys `datasets`, `titles`, `model`, `accuracy` (in percent) and `source`.
-    """
-    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(
-            {
-                "datasets": tuple(row["dataset"].split(" ")),
-                "titles": tuple(row["title"].split("; ")),
-                "model": row["model"],
-                "accuracy": float(row["accuracy_percent"]),
-                "source": row["source"],
-            }
-            for row in csv.DictReader(file)
-        )
-
-
-@functools.cache
-def held_out_titles() -> Mapping[str, str]:
-    """Returns name -> title, for each held-out dataset."""
-    return {
-        dataset: title
-        for row in published_accuracies()
-        for dataset, title in zip(row["datasets"], row["titles"], strict=True)
-    }
-
-
-def title_of(dataset: str) -> str:
-    """Returns T0's title of a held-out dataset, or the name of any other dataset."""
-    return held_out_titles().get(dataset, dataset)
-
-
-def published_mean(datasets: Collection[str], model: str) -> float | None:
-    """Returns a model's published mean over datasets; None if it is unknown for one of them."""
-    rows = [
-        row
-        for row in published_accuracies()
-        if row["model"] == model and set(row["datasets"]) <= set(datasets)
-    ]
-    covered = sum(len(row["datasets"]) for row in rows)
-    if not covered or covered != len(set(datasets)):
-        return None
-    return sum(row["accuracy"] * len(row["datasets"]) for row in rows) / covered
-
-
-def published_means(datasets: Collection[str]) -> dict[str, float]:
-    """Returns model -> its published mean over datasets, if it is known for all of them."""
-    means = {model: published_mean(datasets, model) for model in MODELS}
-    return {model: mean for model, mean in means.items() if mean is not None}
-
-
-def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
+def reproduction(run: EvaluatedRun) -> list[dict[str, Any]]:
     """Compares a run with the published accuracies, by dataset and on average.
 
     Returns:
@@ -120,7 +51,7 @@ def reproduction(run: "EvaluatedRun") -> list[dict[str, Any]]:
     return rows
 
 
-def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun", dict[str, Any]]]:
+def held_out_means(runs: Sequence[EvaluatedRun]) -> list[tuple[EvaluatedRun, dict[str, Any]]]:
     """Returns pairs: a checkpoint, and its held-out mean as a row of `reproduction`.
 
     Checkpoints that were not evaluated on held-out datasets are left out.
@@ -129,7 +60,7 @@ def held_out_means(runs: Sequence["EvaluatedRun"]) -> list[tuple["EvaluatedRun",
     return [(run, _make_row(run, datasets, "")) for run, datasets in evaluated if datasets]
 
 
-def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
+def headlines(runs: Sequence[EvaluatedRun]) -> list[str]:
     """Returns one line for each checkpoint with a held-out mean. The line contains the mean."""
     lines = []
     for run, row in held_out_means(runs):
@@ -142,12 +73,12 @@ def headlines(runs: Sequence["EvaluatedRun"]) -> list[str]:
     return lines
 
 
-def _list_evaluated(run: "EvaluatedRun") -> list[str]:
+def _list_evaluated(run: EvaluatedRun) -> list[str]:
     datasets = {task.dataset for task in run.tasks}
     return [dataset for dataset in held_out_titles() if dataset in datasets]
 
 
-def _make_row(run: "EvaluatedRun", datasets: Sequence[str], title: str) -> dict[str, Any]:
+def _make_row(run: EvaluatedRun, datasets: Sequence[str], title: str) -> dict[str, Any]:
     tasks_by_dataset = [[task for task in run.tasks if task.dataset == name] for name in datasets]
     row: dict[str, Any] = {
         "datasets": list(datasets),
@@ -183,7 +114,7 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
     return float(np.mean([np.mean(values) for values in groups]))
 
 
-def _crossed_mean(tasks: Sequence["RankedTask"]) -> CrossedMean | None:
+def _crossed_mean(tasks: Sequence[RankedTask]) -> CrossedMean | None:
     """Returns the mean over the tasks (prompts) with its variance; None if a task has no scores."""
     scores = [task.scores for task in tasks]
     if not scores or not all(scores):

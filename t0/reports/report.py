@@ -42,9 +42,10 @@ from t0.reports.evaluation_plots import Plot, axis_label, list_plots
 from t0.reports.evaluation_tables import decoded_results, evaluation_tables, group_table
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
-from t0.reports.held_out import headlines, held_out_means, held_out_titles, published_accuracies
+from t0.reports.held_out import headlines, held_out_means
 from t0.reports.named_runs import NamedRun, read_named_runs
 from t0.reports.plots import RUN_COLOURS, panel_svg, panels_png, themed
+from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.tables import MARK, ReportTable, Row, fact, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table

@@ -21,8 +21,8 @@ is opened. The `datasets` library is imported when data on the hub is needed.
 
 from t0.sources.documents import document_column, document_key
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
+from t0.sources.json_lines import SKIP_VARIABLE, skip_bad_rows
 from t0.sources.own_data import OwnDataset, OwnMixture, find_own_datasets, find_own_mixtures
-from t0.sources.readers import SKIP_VARIABLE, skip_bad_rows
 from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import (
     SplitRows,

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from t0.errors import UserError, reading
 from t0.files.any_path import unpacked
 from t0.progress import count_units
-from t0.sources.readers import LARGEST_LINE, Rest, read_range, too_long
+from t0.sources.json_lines import LARGEST_LINE, Rest, read_range, too_long
 from t0.sources.schema import Features
 
 TAB = "\t"

@@ -29,7 +29,7 @@ from t0.files import checked_name
 from t0.files.any_path import unpacked
 from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json
-from t0.sources.readers import LARGEST_DOCUMENT, check_unicode, holds_texts, without_bad_rows
+from t0.sources.json_lines import LARGEST_DOCUMENT, check_unicode, holds_texts, without_bad_rows
 
 # SeqIO's name of a split -> the file that lists the tasks of the split. The list dev_tasks.txt only
 # exists if the user adds it.

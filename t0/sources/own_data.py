@@ -24,7 +24,7 @@ from t0.files.any_path import is_readable
 from t0.files.untrusted import SAFE_LOADER, read_yaml
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
-from t0.sources.readers import holds_texts
+from t0.sources.json_lines import holds_texts
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"

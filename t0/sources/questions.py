@@ -38,14 +38,8 @@ from typing import Any
 from t0.errors import UserError
 from t0.prompts import is_missing
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits
-from t0.sources.readers import (
-    Reader,
-    checked_row,
-    read_document,
-    reader_for,
-    rows_of_document,
-    without_bad_rows,
-)
+from t0.sources.json_lines import checked_row, read_document, rows_of_document, without_bad_rows
+from t0.sources.readers import Reader, reader_for
 
 # The names of splits. The folder may also contain other files, such as predictions and metrics.
 _SPLITS = (

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from t0.errors import AbsentData, UserError, reading
 from t0.files.untrusted import parsed_json, read_json
-from t0.sources import hub, readers
+from t0.sources import hub, json_lines, readers
 from t0.sources.folders import (
     DATA_DIR_VARIABLE,
     FILE_PATTERN,
@@ -76,7 +76,7 @@ class SplitRows:
         Raises:
         UserError: a row contains half of a surrogate pair. The message names the file and the row.
         """
-        if isinstance(self._reader, readers.JsonLines):
+        if isinstance(self._reader, json_lines.JsonLines):
             self._reader.check()
 
     def rows(self, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@
 
 Each line holds a document. In `.txt` files, the document is the line itself. In `.jsonl` and
 `.json` files, the document is the field `text` of the object in the line. A `.jsonl` or `.json`
-file may also contain a single JSON value whose rows have the field `text` (`t0.sources.readers`).
+file may also contain a single JSON value whose rows have the field `text` (`t0.sources.json_lines`).
 Files may be gzipped. Blank documents are skipped. The name of the file or of its folder contains
 the split: `train`, `train-00000`, `c4-train.00000-of-01024`, `train/`. The names `val`, `valid` and
 `dev` mean validation. If no name contains `train`, the files without a split in their name form the
@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 
 from t0.errors import UserError, reading
 from t0.files.any_path import LARGEST_LINE, limited_lines, unpacked
-from t0.sources.readers import (
+from t0.sources.json_lines import (
     checked_row,
     parsed_line,
     read_document,

@@ -5,7 +5,7 @@ import pytest
 
 from t0.reports import read_named_runs, read_report, write_report
 from t0.reports.evaluation_tables import decoded_results, group_table
-from t0.reports.held_out import (
+from t0.reports.published import (
     held_out_titles,
     published_accuracies,
     published_mean,

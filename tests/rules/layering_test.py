@@ -438,7 +438,7 @@ def test_python_3_10_is_sufficient():
 OTHER_OPENERS = {
     "open": "compat files/paths",
     ".open": (
-        "catalogue/entries cli/quickstart files/any_path lm_eval/t0_prompts reports/held_out "
+        "catalogue/entries cli/quickstart files/any_path lm_eval/t0_prompts reports/published "
         "run/tpu_checks training/model_directory"
     ),
     "os.open": "errors files/paths files/publishing",

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
-from t0.sources import csv_reader, readers
+from t0.sources import csv_reader, json_lines, readers
 from t0.sources.csv_reader import Csv
 from t0.sources.schema import features
 from t0.sources.splits import open_split
@@ -180,7 +180,7 @@ def test_csv_reader_long_row(path, before):
 
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl"])
 def test_csv_reader_too_long_line_is_refused_as_in_json(tmp_path, monkeypatch, name):
-    for module in (csv_reader, readers):
+    for module in (csv_reader, json_lines):
         monkeypatch.setattr(module, "LARGEST_LINE", 1000)
     path = tmp_path / name
     path.write_text('{"a": 1}\n' + "x" * 2000 + "\n")

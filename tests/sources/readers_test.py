@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
-from t0.sources import readers
-from t0.sources.readers import JsonLines
+from t0.sources import json_lines
+from t0.sources.json_lines import JsonLines
 
 
 def write(path, text):
@@ -73,8 +73,8 @@ def test_json_lines_row_ranges_equal_those_of_new_readers(path, ranges, count):
 def test_json_lines_next_row_range_continues_without_reopening(path, monkeypatch):
     reader = write(path, "".join(f'{{"a": {number}}}\n' for number in range(1000)))
     opened = []
-    unpacked = readers.unpacked
-    monkeypatch.setattr(readers, "unpacked", lambda path: opened.append(path) or unpacked(path))
+    unpacked = json_lines.unpacked
+    monkeypatch.setattr(json_lines, "unpacked", lambda path: opened.append(path) or unpacked(path))
     for start in range(0, 1000, 100):
         assert [row["a"] for row in reader.rows(start, start + 50)] == [*range(start, start + 50)]
     assert len(opened) == 3  # once to see that it is no document, and once for the first object
@@ -179,7 +179,7 @@ def test_json_document_malformed_error_names_the_place(tmp_path, text, told):
 
 
 def test_json_document_larger_than_the_limit_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LARGEST_DOCUMENT", 20)
+    monkeypatch.setattr(json_lines, "LARGEST_DOCUMENT", 20)
     with pytest.raises(UserError, match="more than 20 bytes.*Write JSON Lines"):
         everything(write(tmp_path / "x.json", '[{"a": 1},\n {"a": 2},\n {"a": 3}]'))
 
@@ -204,7 +204,7 @@ def test_json_surrogate_error_names_file_and_row(tmp_path, name, place):
 
 @pytest.mark.parametrize("name", HALVES)
 def test_json_surrogate_rows_skipped_are_counted(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.setenv(readers.SKIP_VARIABLE, "1")
+    monkeypatch.setenv(json_lines.SKIP_VARIABLE, "1")
     reader = write(tmp_path / name, HALVES[name])
     wanted = [{"a": "w"}, {"a": "\U0001f600"}, {"a": "\\ud83d"}]
     assert everything(reader) == wanted
@@ -237,7 +237,7 @@ def test_json_lines_rows_after_stop_are_not_read(path):
 
 
 def test_json_lines_too_long_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "LARGEST_LINE", 20)
+    monkeypatch.setattr(json_lines, "LARGEST_LINE", 20)
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "of twenty"}\n\n{"a": "of twenty-one"}\n')
     rows = JsonLines(path).rows(0, None)
