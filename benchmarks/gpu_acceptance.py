@@ -266,9 +266,9 @@ def _our_scores(
         queues = BatchQueues(plan)
         for group in groups:
             for batch in queues.add(group):
-                batch.score(scorer)
+                scorer.score(batch)
         for batch in queues.flush():
-            batch.score(scorer)
+            scorer.score(batch)
 
     run.held = held
     return run

@@ -26,8 +26,9 @@ from workers import token_rates  # noqa: E402
 
 from t0.config import parse  # noqa: E402
 from t0.evaluation.mesh_model import Placement  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.inference.generator import MeshGenerator  # noqa: E402
-from t0.inference.search import EOS, DecodingMethod  # noqa: E402
+from t0.inference.search import EOS  # noqa: E402
 from t0.mesh import gather_embedding  # noqa: E402
 
 VOCABULARY = 32128
@@ -70,7 +71,7 @@ class Ours:
 
     def predict(self) -> np.ndarray:
         """Returns the tokens of the batch."""
-        return self._generator.predict(*self._feeds)[0]
+        return self._generator.generate(*self._feeds)[0]
 
 
 class Mesh:

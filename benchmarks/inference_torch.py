@@ -22,7 +22,8 @@ from transformers import T5ForConditionalGeneration  # noqa: E402
 from workers import token_rates  # noqa: E402
 
 from t0.config.model_spec import require_t5  # noqa: E402
-from t0.inference.inputs import EOS, DecodingMethod  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
+from t0.inference.inputs import EOS  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 
 
@@ -52,7 +53,7 @@ class Predictor:
     def measure(self) -> dict[str, float]:
         """Predicts the batch once."""
         return token_rates(
-            lambda: self._generator.predict(self._inputs, self._most, self._draws)[0], EOS
+            lambda: self._generator.generate(self._inputs, self._most, self._draws)[0], EOS
         )
 
 

@@ -60,7 +60,7 @@ FORMATS = (
         "results_STEP.json, scores/, answers/, shard-I-of-N/: rank evaluation",
         "t0/evaluation/results.py",
     ),
-    ("decoded_STEP.json and predictions/: decoding", "t0/evaluation/decoded.py"),
+    ("decoded_STEP.json and predictions/: decoding", "t0/evaluation/decoding.py"),
     ("perplexity_STEP.json", "t0/evaluation/perplexity.py"),
     ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/predictions.py"),
     ("--save_spec: the run as JSON", "t0/config/specification.py"),

@@ -185,7 +185,7 @@ _Prepared = tuple[str, Callable[[Any], None]]
 def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
     """Chooses the engine for a T5 model, and converts the checkpoint if necessary."""
     from t0.checkpoints import described
-    from t0.run.torch_evaluation import choose_engine
+    from t0.run.models import choose_engine
 
     if args.join:
         raise UserError(
@@ -213,7 +213,7 @@ def _prepare_with_transformers(
             f"--vocab is for T5 models. {path} is not a T5, and uses the tokenizer in its folder: "
             "leave the flag out"
         )
-    from t0.run.torch_evaluation import choose_engine
+    from t0.run.models import choose_engine
 
     engine = choose_engine("torch", args.device)
     from t0.torch.transformers_model import import_transformers

@@ -112,7 +112,7 @@ def _write_lines(
     from t0.checkpoints import adapter_folders, described
     from t0.config import flags
     from t0.run import command, row_prediction
-    from t0.run.torch_evaluation import choose_engine
+    from t0.run.models import choose_engine
     from t0.run.whole_evaluation import choose_batch_size
     from t0.training import model_directory
 

@@ -115,7 +115,9 @@ def main(argv: Sequence[str]) -> None:
         modes = {
             "score_eval": evaluation.rank_choices,
             "infer": evaluation.predict,
-            "eval": functools.partial(evaluation.evaluate, computes_metrics=not _is_file(words)),
+            "eval": functools.partial(
+                evaluation.evaluate, judge=None if _is_file(words) else judge_texts
+            ),
         }
         if spec.mode in modes:
             _check_evaluates(arguments, spec.mode)
@@ -197,6 +199,21 @@ def register_tasks(words: Sequence[str]) -> None:
     except BaseException:
         sys.stderr.write(said.getvalue())
         raise
+
+
+def judge_texts(words: Sequence[str]) -> None:
+    """Computes the metrics of decoded texts in this process, in which TensorFlow sees no GPU.
+
+    Args:
+      words: the flags of the run, with the folder of the texts (`RunSpec.judge`).
+    """
+    from t0.cli.run_flags import parse_run
+    from t0.compat import tf
+    from t0.run import command
+
+    tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
+    argv = ["t5_mesh_transformer", *words]
+    command.run(parse_run(argv), argv)
 
 
 def console_entry_point() -> None:

@@ -1,24 +1,25 @@
-"""Evaluation: scores checkpoints on tasks, and writes results files.
+"""Evaluation: ranks, decodes or measures tasks with a checkpoint, and writes results files.
 
-| call | purpose |
+| module | purpose |
 |---|---|
-| `evaluate.rank_evaluate(arguments)` | scores answer choices, writes `results_<step>.json` |
-| `decoded.with_results(decode, facts)` | writes `decoded_<step>.json` and predictions |
-| `perplexity.measure(arguments)` | writes `perplexity_<step>.json` |
-| `mesh_model.build_model(arguments)`, `ShapedPrograms` | build a model and its programs |
-| `scorer.MeshScorer(model, types, placement)` | computes log-likelihoods of choices |
-| `records.cached_records(task, files)`, `sort_records` | read a task's records, sort them |
-| `examples.count_task(facts, read, lengths)` | truncates, counts and checks examples with choices |
-| `batching.plan_packed`, `plan_padded`, `SortedPlan` | divide choices into batches |
-| `ranking.rank(runs, ...)` | runs a rank evaluation on any engine |
-| `rank_metrics.RankMetrics(metric_fns)` | computes T5's rank classification |
-| `rank_metrics.answer_lines(decoder, task, most)` | decodes answers, judges exact match |
-| `results.CheckpointResults(folder, ...)` | writes and resumes results |
-| `results.ShardResults(folder, ...)` | writes the results of one shard |
-| `merging.merge(folders, output)` | merges the results of all shards |
+| `model` | `Model`: what an engine does for an evaluation: scores, generates or measures |
+| `kinds` | finds out whether a task is ranked, decoded or measured |
+| `settings` | the settings in gin |
+| `eval_datasets` | selects tasks and examples, and finds the rows of the examples |
+| `ranking` | ranks answer choices, writes `results_<step>.json` and scores |
+| `decoding` | decodes texts, writes `decoded_<step>.json` and predictions |
+| `perplexity` | measures losses, writes `perplexity_<step>.json` |
+| `task_records`, `records` | read a task's answer choices |
+| `examples` | truncates, counts and checks examples with choices |
+| `batching` | divides choices into batches |
+| `rank_metrics` | computes T5's rank classification, judges decoded answers |
+| `text_metrics`, `prediction_files` | compute the metrics of decoded texts, write the texts |
+| `results`, `merging` | write, resume and merge the results of ranking |
+| `mesh_model` | builds a Mesh TensorFlow model and its programs |
+| `scorer`, `held_out_model` | the models of Mesh TensorFlow that score and that measure |
 
-A scored choice passes through `records`, `examples`, `batching`, `scorer`, `ranking`,
-`rank_metrics` and `results`. This package exports nothing, because some of its modules import
-TensorFlow. `ranking` and the modules that it imports do not need TensorFlow, so the PyTorch engine
-uses them too.
+A scored choice passes through `task_records`, `records`, `examples`, `batching`, a `Model`,
+`ranking`, `rank_metrics` and `results`. This package exports nothing, because some of its modules
+import TensorFlow. `ranking` and the modules that it imports do not need TensorFlow, so the PyTorch
+engine uses them too.
 """

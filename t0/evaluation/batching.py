@@ -20,9 +20,9 @@ Groups of several tasks wait in queues until they fill a batch:
     queues = BatchQueues(plan_packed(tasks, costs, limits, most_shapes=24))
     for group in choice_groups(0, 0, example):
         for batch in queues.add(group):    # when a queue has enough groups
-            batch.score(scorer)            # float32 [B, C]
+            model.score(batch)             # float32 [B, C]
     for batch in queues.flush():           # the last groups, in batches that are not full
-        batch.score(scorer)
+        model.score(batch)
 """
 
 import collections
@@ -183,10 +183,6 @@ class PaddedBatch:
     rows: int
     size: Size
 
-    def score(self, scorer: Any) -> np.ndarray:
-        """Scores the batch with a scorer; returns log-likelihoods [B, C]."""
-        return scorer.log_likelihoods(*self.lay_out())
-
     def lay_out(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the padded inputs [B, L] and targets [B, C, T]."""
         choices, input_length, target_length = self.size
@@ -264,15 +260,14 @@ class PackedBatch:
     rows: tuple[int, ...]
     shape: PackedShape
 
-    def score(self, scorer: Any) -> np.ndarray:
-        """Scores the batch; returns float32 [B, C], which is 0 for a choice without tokens."""
-        tokens, owners = self.lay_out()
+    def sum_choices(self, values: np.ndarray, owners: np.ndarray) -> np.ndarray:
+        """Sums the values [R, M] of target tokens by choice; see `lay_out` for the owners.
+
+        Returns:
+          float32 [B, C], which is 0 for a choice without tokens.
+        """
         real, most = owners >= 0, max(len(group.targets) for group in self.groups)
-        sums = np.bincount(
-            owners[real],
-            scorer.log_probabilities(tokens, self.shape)[real],
-            minlength=len(self.groups) * most,
-        )
+        sums = np.bincount(owners[real], values[real], minlength=len(self.groups) * most)
         return sums.astype(np.float32).reshape(len(self.groups), most)
 
     def lay_out(self) -> tuple[PackedTokens, np.ndarray]:

@@ -107,6 +107,15 @@ def vocabulary_hash(vocabulary: Any) -> str | None:
     return hashlib.sha256(model).hexdigest() if model else None
 
 
+def vocabulary_facts(vocabulary: Any) -> dict[str, Any]:
+    """Returns the facts about the vocabulary of targets for a results file."""
+    return {
+        "vocabulary": getattr(vocabulary, "sentencepiece_model_file", str(vocabulary)),
+        "vocabulary_sha256": vocabulary_hash(vocabulary),
+        "vocabulary_size": vocabulary.vocab_size,
+    }
+
+
 def has_t5_options(layer: transformer_layers.SelfAttention) -> bool:
     """Returns whether all options of an attention layer are options that T5 uses."""
     relative = (

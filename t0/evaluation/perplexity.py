@@ -1,6 +1,9 @@
 """Measures perplexity in mode `eval`, for tasks without metrics, and in mode `perplexity_eval`.
 
-    measure(arguments, facts={})         # /m/validation_eval/perplexity_20.json
+    measure(
+        {"text_span_corruption": open_batches}, model, checkpoints={20: "/m/model.ckpt-20"},
+        folder="/m/validation_eval", facts={},
+    )                                   # /m/validation_eval/perplexity_20.json
 
     {"schema": 1, "run": {...}, "tasks": {"text_span_corruption": {"examples": 512, "tokens": 31000,
       "metrics": {"nats_per_token": 2.31, "perplexity": 10.07, "token_accuracy": 54.2}}}}
@@ -17,30 +20,19 @@ batches with an estimator, and logs only the negative logarithm of the perplexit
 """
 
 import datetime
-import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t0.compat import tf1 as tf
-from t0.config.bindings import bound
 from t0.errors import UserError, say
-from t0.evaluation.mesh_model import (
-    both_vocabularies,
-    chosen_checkpoints,
-    restore_variables,
-    vocabulary_hash,
-)
-from t0.evaluation.ranking import results_folder
+from t0.evaluation.model import Model
 from t0.evaluation.results import SCHEMA, write_events, write_json
 from t0.feeding.live import elements
-from t0.mesh import devices
-from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.progress import ProgressLine
-from t0.training.graph import TrainingSpec, build_held_out
 from t0.training.losses import PARTS
 
 # The names of the sums over all examples of a task.
@@ -51,67 +43,9 @@ OpenBatches = Callable[[], Iterator[tuple[Mapping[str, np.ndarray], int]]]
 _FEATURES = ("inputs", "targets")
 
 
-class HeldOutModel(Protocol):
-    """A model that sums losses over batches."""
-
-    def restore(self, checkpoint: str) -> int:
-        """Restores a checkpoint's weights; returns the number of variables."""
-
-    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns sums over padded examples [B, L]. `SUMS` names the first of these sums."""
-
-
 def measure(
-    arguments: Mapping[str, Any],
-    checkpoint: str | None = None,
-    *,
-    facts: Mapping[str, Any],
-    make_model: Callable[[str], HeldOutModel] | None = None,
-) -> None:
-    """Measures the tasks of a run at each checkpoint; see `measure_batches`.
-
-    Args:
-      arguments: the arguments of the run, as `t0.run.arguments.read` returns them.
-      checkpoint: a checkpoint to measure instead of those in the model directory, or None.
-      facts: additional facts about the run for the results file.
-      make_model: a function that builds another engine's model for a type of activations; None to
-        use Mesh TensorFlow's model.
-
-    Raises:
-      UserError: if a checkpoint cannot be read, or a task has no target token.
-    """
-    spec = TrainingSpec.from_estimator_arguments(**arguments)
-    split, vocabulary = arguments["dataset_split"], arguments["vocabulary"]
-    datasets = arguments["eval_dataset_fn"](
-        sequence_length=spec.sequence_length, vocabulary=vocabulary, dataset_split=split
-    )
-    names = _feature_names(datasets)
-    dtype = bound("get_variable_dtype.activation_dtype", "float32")
-    if make_model:
-        model = make_model(dtype)
-    else:
-        model = _MeshHeldOutModel(spec, names, devices.activation_dtype(dtype))
-    measure_batches(
-        {
-            dataset.name: functools.partial(_batches, dataset, names, spec.batch_size)
-            for dataset in datasets
-        },
-        model,
-        checkpoints=chosen_checkpoints(arguments, checkpoint),
-        folder=results_folder(arguments),
-        facts={
-            "model_dir": arguments["model_dir"],
-            "split": split,
-            "vocabulary_sha256": vocabulary_hash(both_vocabularies(vocabulary)[1]),
-            **facts,
-            "sequence_length": dict(spec.sequence_length),
-        },
-    )
-
-
-def measure_batches(
     tasks: Mapping[str, OpenBatches],
-    model: HeldOutModel,
+    model: Model,
     *,
     checkpoints: Mapping[int, str],
     folder: str,
@@ -121,7 +55,7 @@ def measure_batches(
 
     Args:
       tasks: task name -> a function that yields its batches.
-      model: the model.
+      model: the model, opened to measure.
       checkpoints: step -> path.
       folder: the folder for results.
       facts: facts of the run for the results file.
@@ -145,28 +79,7 @@ def measure_batches(
         say(f"results: {results_path}")
 
 
-class _MeshHeldOutModel:
-    """The `HeldOutModel` that computes with Mesh TensorFlow."""
-
-    def __init__(self, spec: TrainingSpec, names: Sequence[str], activations: tf.DType) -> None:
-        bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-        self._held_out = build_held_out(spec, features=names, activations=activations)
-        self._session = tf.Session(
-            graph=self._held_out.graph, config=tf.ConfigProto(allow_soft_placement=True)
-        )
-
-    def restore(self, checkpoint: str) -> int:
-        count = restore_variables(self._session, checkpoint)
-        self._session.run(self._held_out.to_slices)
-        return count
-
-    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        features = self._held_out.features
-        feed = {features[name]: batch[name] for name in features}
-        return self._session.run(self._held_out.values, feed)[1:]
-
-
-def _feature_names(datasets: Sequence[Any]) -> list[str]:
+def feature_names(datasets: Sequence[Any]) -> list[str]:
     """Returns the names of the features that the model reads, which all tasks must have."""
     with tf.Graph().as_default():
         specs = [dataset.dataset_fn().element_spec for dataset in datasets]
@@ -184,12 +97,12 @@ def _feature_names(datasets: Sequence[Any]) -> list[str]:
     return names
 
 
-def _measure_task(name: str, open_batches: OpenBatches, model: HeldOutModel) -> dict[str, Any]:
+def _measure_task(name: str, open_batches: OpenBatches, model: Model) -> dict[str, Any]:
     sums = np.zeros(len(SUMS))
     examples = 0
     with ProgressLine(None, unit="example", doing=name) as progress:
         for batch, count in open_batches():
-            sums += model.sums(batch)[: len(SUMS)]
+            sums += model.measure(batch)[: len(SUMS)]
             examples += count
             values = dict(zip(SUMS, sums.tolist(), strict=True))
             nats = values["nll"] / max(1.0, values["tokens"])
@@ -202,10 +115,16 @@ def _measure_task(name: str, open_batches: OpenBatches, model: HeldOutModel) -> 
     return {"examples": examples} | _make_entry(int(tokens), nats, 100 * values["correct"] / tokens)
 
 
-def _batches(
+def batches_of(
     dataset: Any, names: Sequence[str], rows: int
 ) -> Iterator[tuple[dict[str, np.ndarray], int]]:
-    """Yields (batch, number of its examples). The last batch is padded."""
+    """Yields (batch, number of its examples) of a dataset. The last batch is padded.
+
+    Args:
+      dataset: the dataset, an `EvalDataset` of Mesh TensorFlow.
+      names: the features that the model reads.
+      rows: the batch size.
+    """
 
     def batches() -> tf.data.Dataset:
         records = dataset.dataset_fn().map(lambda record: {name: record[name] for name in names})

@@ -2,16 +2,15 @@
 
     rank(
         runs, "/models/tiny/validation_eval", {"rte_score_eval": (facts, open_records)},
-        lengths={"inputs": 512, "targets": 64}, make_scorer=lambda: scorer,
-        make_plan=lambda tasks, scorer: SortedPlan(BatchLimits(8192, 522)),
-        settings=RankEvaluationSettings(),
+        lengths={"inputs": 512, "targets": 64}, open_model=open_model,
+        limits=lambda model: BatchLimits(8192, 522), settings=RankEvaluationSettings(),
     )
 
 Batches are planned over all tasks. Then each checkpoint is loaded once, and all tasks are scored
 with it, one after another. If an evaluation is interrupted, the scores of its finished tasks are
 preserved. After it is resumed, its results equal those of an uninterrupted evaluation bit for bit.
 
-If several processes evaluate together, they all run the same code. Their scorers split each batch,
+If several processes evaluate together, they all run the same code. Their models split each batch,
 and one process writes the results. Alternatively, independent machines can score shards, which are
 subsets of the batches (`t0.evaluation.batching.BatchShard`).
 """
@@ -22,7 +21,7 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -48,6 +47,7 @@ from t0.evaluation.examples import (
     note_on_numbers,
     warn_of_truncation,
 )
+from t0.evaluation.model import Ability, Model, OpenModel
 from t0.evaluation.records import TaskRecords, sort_records
 from t0.evaluation.results import (
     WITH_EOS,
@@ -68,32 +68,6 @@ MAX_TOKENS = {"cpu": 8192, "gpu": 32768}
 # of later tasks for which they may wait. If the number is larger, batches are fuller. If it is
 # smaller, an interruption loses less work.
 _MOST_WAITING_TASKS = 16
-
-
-class ChoiceScorer(Protocol):
-    """A model that computes log-likelihoods of answer choices.
-
-    The method `score` of a batch calls these methods. For a packed batch, it calls
-    `log_probabilities` instead of `log_likelihoods`, so a scorer of packed rows must have this
-    method.
-    """
-
-    replicas: int
-    device_kind: str
-
-    def restore(self, checkpoint: str) -> int:
-        """Restores a checkpoint's weights; returns the number of variables."""
-
-    def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns the log-likelihood of each choice given its input, in nats.
-
-        Args:
-          inputs: the ids [B, L] of B inputs with L tokens. B is a multiple of `replicas`.
-          targets: the ids [B, C, T] of the C choices of each input, with T tokens.
-
-        Returns:
-          float32 [B, C].
-        """
 
 
 # The facts about a task, and a function that reads its records in any order. The argument of the
@@ -154,8 +128,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     ranked: Mapping[str, RankedTask],
     *,
     lengths: Lengths,
-    make_scorer: Callable[[], ChoiceScorer],
-    make_plan: Callable[[Sequence[ScoringTask], ChoiceScorer], BatchPlan],
+    open_model: OpenModel,
+    limits: Callable[[Model], BatchLimits],
     settings: RankEvaluationSettings,
     writes: bool = True,
     wait: Callable[[], object] = lambda: None,
@@ -168,9 +142,9 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
       folder: the folder for results.
       ranked: task name -> the task's facts and records.
       lengths: the limits of inputs and targets in tokens; None for no limits.
-      make_scorer: a function that builds the scorer. It is called only if something has to be
-        scored.
-      make_plan: a function that plans the batches of all tasks.
+      open_model: a function that opens the model to score. It is called only if something has to
+        be scored.
+      limits: a function of the open model that returns the limits of a batch.
       settings: the settings.
       writes: whether this process writes the results.
       wait: a function that waits until all processes that evaluate together have called it.
@@ -193,12 +167,14 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
     else:
         say(f"{folder} was begun by an earlier version: examples keep its numbers, not the rows'")
 
-    def prepare() -> tuple[list[ScoringTask], ChoiceScorer, BatchPlan]:
-        tasks, scorer = _read(ranked, lengths, settings, by_row=by_row), make_scorer()
-        plan = make_plan(tasks, scorer)
+    def prepare() -> tuple[list[ScoringTask], Model, BatchPlan]:
+        tasks = _read(ranked, lengths, settings, by_row=by_row)
+        model = open_model(Ability.SCORE, dtype=settings.dtype)
+        checkpoint, most = runs[0]["checkpoint"], settings.max_shapes
+        plan = model.plan(tasks, limits(model), checkpoint=checkpoint, most_shapes=most)
         groups = sum(sum(task.sizes.values()) for task in tasks)
         print(f"{groups:,} inputs of {len(tasks)} tasks {plan.described}")
-        return tasks, scorer, plan
+        return tasks, model, plan
 
     if shard == WHOLE:
         results = [CheckpointResults(folder, run, [*ranked]) for run in runs]
@@ -217,6 +193,8 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
         if writes and not decodes:
             say(f"{result.KIND}: {result.write()}")
     if decodes:
+        if ready:
+            ready[1].close()  # because two models at the same time would need twice the memory
         _decode(results, ready[0] if ready else (), make_decoder, shard)
     # The entries of all steps are removed together at the end. If a later step is interrupted, the
     # resumed run also needs the entries of the earlier steps.
@@ -257,7 +235,7 @@ def _read(
 
 
 def batch_limits(
-    batch_size: int, lengths: Lengths, vocabulary_size: int, scorer: ChoiceScorer
+    batch_size: int, lengths: Lengths, vocabulary_size: int, model: Model
 ) -> BatchLimits:
     """Computes the limits of a batch.
 
@@ -265,20 +243,20 @@ def batch_limits(
       batch_size: the maximum number of full-length sequences.
       lengths: the lengths of full sequences in tokens; None for no limits.
       vocabulary_size: the number of logits per token.
-      scorer: the scorer, from which the kind of device and the number of replicas are read.
+      model: the model, from which the kind of device and the number of replicas are read.
     """
-    most = MAX_TOKENS[scorer.device_kind] * scorer.replicas
+    most = MAX_TOKENS[model.device_kind] * model.replicas
     configured = batch_size * sum(lengths.values()) if lengths else most
     return BatchLimits(
         tokens=min(most, configured),
-        target_tokens=MAX_LOGITS[scorer.device_kind] * scorer.replicas // vocabulary_size,
-        replicas=scorer.replicas,
+        target_tokens=MAX_LOGITS[model.device_kind] * model.replicas // vocabulary_size,
+        replicas=model.replicas,
     )
 
 
 def _score_checkpoint(
     tasks: Sequence[ScoringTask],
-    scorer: ChoiceScorer,
+    model: Model,
     plan: BatchPlan,
     results: CheckpointResults,
     shard: BatchShard,
@@ -286,12 +264,12 @@ def _score_checkpoint(
     writes: bool,
 ) -> None:
     checkpoint, unfinished = results.run["checkpoint"], results.unfinished
-    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    say(f"restored {model.restore(checkpoint)} variables from {checkpoint}")
     counts = [task.choices for task in tasks if task.name in unfinished]
     total, examples, choices = sum(int(c.sum()) for c in counts), sum(map(len, counts)), 0
     with ProgressLine(total, unit="choice", doing=f"scoring{shard.words}") as progress:
         for task, scores in score_tasks(
-            scorer, tasks, plan, task_names=unfinished, tick=progress.count, shard=shard
+            model, tasks, plan, task_names=unfinished, tick=progress.count, shard=shard
         ):
             choices += int(np.isfinite(scores).sum())
             if writes:
@@ -380,7 +358,7 @@ class _TaskScores:
 
 
 def score_tasks(
-    scorer: ChoiceScorer,
+    model: Model,
     tasks: Sequence[ScoringTask],
     plan: BatchPlan,
     *,
@@ -391,7 +369,7 @@ def score_tasks(
     """Scores tasks, and yields each named task as soon as its last choice is scored.
 
     Args:
-      scorer: a scorer with a checkpoint's weights.
+      model: a model to score, with a checkpoint's weights.
       tasks: all tasks of the run. The batches are always filled from all tasks. So a choice is
         always scored in the same batch, with the same bits, even if `task_names` has other tasks.
         If a batch has no choice of a named task, it is skipped.
@@ -418,7 +396,7 @@ def score_tasks(
             for column, key in enumerate(group.keys)
             if key[0] in open_tasks
         ]
-        values = batch.score(scorer) if own and cells else None
+        values = model.score(batch) if own and cells else None
         for row, column, (task, example, choice) in cells:
             open_tasks[task].add(example, choice, values[row, column] if own else None)
         tick(len(cells))

@@ -289,7 +289,12 @@ def write_results(
 
 
 def write_events(
-    folder: str, step: int, tasks: Mapping[str, Mapping[str, Any]], *, kind: str
+    folder: str,
+    step: int,
+    tasks: Mapping[str, Mapping[str, Any]],
+    *,
+    kind: str,
+    summaries: Iterable[bytes] = (),
 ) -> None:
     """Writes TensorBoard's event file of a step, with the same tags as Mesh TensorFlow.
 
@@ -299,6 +304,7 @@ def write_events(
       tasks: task -> its entry in the results file. The tags of its metrics are
         `eval/<task>/<metric>`.
       kind: the kind of the evaluation, which is part of the file's name.
+      summaries: more serialized `tf.Summary` messages.
     """
     values = {
         f"eval/{task}/{name}": value
@@ -307,6 +313,8 @@ def write_events(
     }
     events = EventFile(folder, suffix=f".{kind}.{step}")
     events.add(step, values)
+    for summary in summaries:
+        events.add_summary(step, summary)
     events.close()
 
 

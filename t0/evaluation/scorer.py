@@ -23,19 +23,32 @@ are looked up with a gather operation.
 
     scorer = MeshScorer(model, types, Placement(mesh_shape, layout_rules, devices=[""]))
     scorer.restore("/models/tiny/model.ckpt-1000")
-    scorer.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> [B, C], nats
+    scorer.score(batch)                          # log-likelihoods [B, C] in nats
+    scorer.log_likelihoods(inputs, targets)      # [B, L], [B, C, T] -> [B, C]
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from t0.checkpoints import checkpoint_files
 from t0.compat import mtf, transformer, transformer_layers
 from t0.compat import tf1 as tf
-from t0.evaluation.batching import PackedShape, PackedTokens, pack_groups
-from t0.evaluation.examples import ChoiceGroup
+from t0.evaluation.batching import (
+    BatchLimits,
+    BatchPlan,
+    PackedBatch,
+    PackedShape,
+    PackedTokens,
+    ScoringBatch,
+    model_costs,
+    pack_groups,
+    plan_packed,
+    plan_padded,
+)
+from t0.evaluation.examples import ChoiceGroup, ScoringTask
 from t0.evaluation.mesh_model import Placement, ShapedPrograms, copy_as_class, has_t5_options
 from t0.mesh import gather_embedding
 from t0.mesh.fused import splits_rows
@@ -68,6 +81,28 @@ class MeshScorer(ShapedPrograms):
         )
         self.packs = not split and pack_attention(model, *self._mesh)
 
+    def plan(
+        self,
+        tasks: Sequence[ScoringTask],
+        limits: BatchLimits,
+        *,
+        checkpoint: str,
+        most_shapes: int,
+    ) -> BatchPlan:
+        """Plans batches with few shapes; see `t0.evaluation.model.Model`."""
+        if not self.packs:
+            return plan_padded(tasks, limits, most_shapes=most_shapes)
+        variables = checkpoint_files.read(checkpoint).items()
+        costs = model_costs({n: shape for n, (shape, _) in variables if "_slot_" not in n})
+        return plan_packed(tasks, costs, limits, most_shapes=most_shapes)
+
+    def score(self, batch: ScoringBatch) -> np.ndarray:
+        """Returns the log-likelihoods of a batch of the plan; see `t0.evaluation.model.Model`."""
+        if not isinstance(batch, PackedBatch):
+            return self.log_likelihoods(*batch.lay_out())
+        tokens, owners = batch.lay_out()
+        return batch.sum_choices(self.log_probabilities(tokens, batch.shape), owners)
+
     def log_likelihoods(
         self, inputs: np.ndarray, targets: np.ndarray, shape: PackedShape | None = None
     ) -> np.ndarray:
@@ -94,7 +129,7 @@ class MeshScorer(ShapedPrograms):
         if shape is None:
             tokens = np.sum([group.tokens for group in groups], axis=0)
             shape = PackedShape(self.replicas, int(tokens[0]), max(1, int(tokens[1])))
-        return pack_groups(groups, shape).score(self)
+        return self.score(pack_groups(groups, shape))
 
     def log_probabilities(self, tokens: PackedTokens, shape: PackedShape) -> np.ndarray:
         """Returns the log-probability of each target token in packed rows, float32 [R, M].

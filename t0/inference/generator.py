@@ -4,7 +4,7 @@ Legend: B examples, K beams, L input tokens, T target tokens, V vocabulary.
 
     generator = MeshGenerator(model, types, placement, DecodingMethod(beam_size=4))
     generator.restore("/models/tiny/model.ckpt-1000")
-    ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
+    ids, scores = generator.generate(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
 Each (B, L, T) has its own lowering. `t0.inference.inputs` keeps the number of shapes small.
 
@@ -26,8 +26,9 @@ import numpy as np
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.evaluation.mesh_model import Placement, ShapedPrograms, SharedVariables
+from t0.evaluation.model import DecodingMethod
 from t0.inference import cached_attention
-from t0.inference.search import DecodingMethod, Field, Search, search
+from t0.inference.search import Field, Search, search
 
 
 class _MatmulDevices(SharedVariables):
@@ -67,10 +68,10 @@ class MeshGenerator(ShapedPrograms):
         self._method = method
         cached_attention.cache_attention(model.decoder)
 
-    def predict(
+    def generate(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Predicts tokens and their scores.
+        """Predicts tokens and their scores; see `t0.evaluation.model.Model`.
 
         Args:
           inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.

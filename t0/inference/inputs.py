@@ -13,7 +13,7 @@ Each call of `read` starts again at the first example, and yields the examples i
 
     for number, window in windows(source.read(0, 1), 1024):
         for batch in batches(window, LengthLimits(512, 64), batch_size=32, method=method, seed=0):
-            ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
+            ids, scores = model.generate(batch.inputs, batch.limits, batch.draws)
 
 The stream of examples is divided into windows. The examples of a window are sorted by length and
 divided into batches of B, which are padded to one of a few lengths. This keeps padding low and the
@@ -34,9 +34,10 @@ import numpy as np
 
 from t0.caching.row_numbers import ExampleRows
 from t0.errors import UserError, reading, unknown_name
+from t0.evaluation.model import DecodingMethod
 from t0.files import paths
 from t0.files.any_path import any_path, limited_lines, unpacked
-from t0.sources.readers import parsed_line, read_document, rows_of_document, without_bad_rows
+from t0.sources.json_lines import parsed_line, read_document, rows_of_document, without_bad_rows
 
 _T = TypeVar("_T")
 
@@ -51,26 +52,6 @@ _SHORTEST = 16
 
 _JSON = (".jsonl", ".json")
 FIELDS = ("inputs", "targets")
-
-
-@dataclasses.dataclass(frozen=True)
-class DecodingMethod:
-    """The method by which a decoder chooses tokens.
-
-    Attributes:
-      beam_size: the number of beams; 1 for greedy search or sampling.
-      alpha: the exponent of the length penalty. Finished beams are compared by
-        score / ((5 + tokens with EOS) / 6) ** alpha, as in GNMT (arXiv:1609.08144, equation 14,
-        without coverage) and in Mesh TensorFlow.
-      temperature: the number by which logits are divided before a token is drawn; 0 if the most
-        likely token is taken instead of a draw.
-      top_k: the number of most likely tokens among which a token is drawn; 0 for all tokens.
-    """
-
-    beam_size: int = 1
-    alpha: float = 0.6
-    temperature: float = 0.0
-    top_k: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ A job has a source of inputs, settings, and an output file with a line for each 
 contains a file for each finished batch.
 
     job = PredictionJob(source, LengthLimits(512, 64), settings, "/out/qa_{step}.jsonl")
-    predict_checkpoints([job], {1000: "/models/tiny/model.ckpt-1000"}, make_generator, vocabulary,
+    predict_checkpoints([job], {1000: "/models/tiny/model.ckpt-1000"}, open_model, vocabulary,
                         describe=lambda path: {"checkpoint_fingerprint": "..."})
 
 On TensorFlow, gin binds the settings as `t0.infer` (`t0.inference.jobs`). The PyTorch engine reads
@@ -27,7 +27,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -35,13 +35,13 @@ from t0.caching.row_numbers import ROW
 from t0.config.plain_data import Count, NotNegative, Positive, Range
 from t0.errors import UserError, say
 from t0.evaluation.batching import check_settings
+from t0.evaluation.model import Ability, DecodingMethod, Model, OpenModel
 from t0.evaluation.records import draw_numbers, draw_sample
 from t0.evaluation.results import read_json, write_json, write_whole
 from t0.files import paths
 from t0.inference.inputs import (
     EOS,
     WINDOW,
-    DecodingMethod,
     InferenceExample,
     InputBatch,
     InputSource,
@@ -65,7 +65,7 @@ class InferenceSettings:
       split: the task's split.
       use_cached: whether to read the task's cache.
       input_file: a text file with an input on each line. If the name ends in .jsonl or .json, the
-        file is JSON Lines, or a single JSON document with rows (`t0.sources.readers`). Each row is
+        file is JSON Lines, or a single JSON document with rows (`t0.sources.json_lines`). Each row is
         an object with `inputs` and, if known, `targets`. Files of all these formats may be
         compressed (.gz).
       output_dir: the folder to which predictions are written, as `<name>_<step>.jsonl`.
@@ -327,28 +327,6 @@ def _batch_name(window: int, batch: int) -> str:
     return f"window-{window:06d}-batch-{batch:04d}"
 
 
-class TokenGenerator(Protocol):
-    """A model that predicts tokens.
-
-    Attributes:
-      replicas: a number that must divide the batch size B.
-    """
-
-    replicas: int
-
-    def restore(self, checkpoint: str) -> int:
-        """Loads the weights of a checkpoint; returns the number of variables."""
-
-    def predict(
-        self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Predicts tokens for inputs [B, L], with limits [B] and random draws [B, T].
-
-        Returns:
-          (token ids, int32 [B, T]; scores, float32 [B]).
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class Processes:
     """The processes that predict together.
@@ -370,7 +348,7 @@ ALONE = Processes()
 def predict_checkpoints(
     jobs: Sequence[PredictionJob],
     checkpoints: Mapping[int, str],
-    make_generator: Callable[[], TokenGenerator],
+    open_model: OpenModel,
     vocabulary: Any,
     *,
     describe: Callable[[str], Mapping[str, Any]],
@@ -381,7 +359,7 @@ def predict_checkpoints(
     Args:
       jobs: the jobs.
       checkpoints: step -> path.
-      make_generator: makes the generator; called only if there is something to predict.
+      open_model: opens the model; called only if there is something to predict.
       vocabulary: the vocabulary whose `decode` turns tokens into text.
       describe: a function from the path of a checkpoint to the facts about the checkpoint that
         determine the predictions.
@@ -391,7 +369,8 @@ def predict_checkpoints(
       UserError: if an output file has predictions with different facts, or if a batch size does not
         fit the mesh.
     """
-    generator = None
+    model = None
+    first = jobs[0].settings
     for step, path in checkpoints.items():
         checkpoint_facts, outputs = describe(path), []
         for job in jobs:
@@ -404,21 +383,19 @@ def predict_checkpoints(
             else:
                 outputs.append((job, output))
         if outputs:
-            generator = generator or make_generator()
-            say(f"restored {generator.restore(path)} variables from {path}")
+            model = model or open_model(
+                Ability.GENERATE, dtype=first.activation_dtype, method=first.method
+            )
+            say(f"restored {model.restore(path)} variables from {path}")
         for job, output in outputs:
-            _predict_job(job, output, generator, vocabulary, processes)
+            _predict_job(job, output, model, vocabulary, processes)
 
 
 def _predict_job(
-    job: PredictionJob,
-    output: PredictionFile,
-    generator: TokenGenerator,
-    vocabulary: Any,
-    processes: Processes,
+    job: PredictionJob, output: PredictionFile, model: Model, vocabulary: Any, processes: Processes
 ) -> None:
     """Predicts the batches that no earlier run has finished, and writes the file."""
-    settings, size = job.settings, _batch_size(job, generator.replicas)
+    settings, size = job.settings, _batch_size(job, model.replicas)
     numbers_of_batches, tokens = [], 0
     with ProgressLine(_share(job), unit="input", doing="predicting") as progress:
         stream = _read_examples(job.examples, settings, by_row=output.by_row)
@@ -434,7 +411,7 @@ def _predict_job(
                     progress.count_before(len(batch.places))
                     continue
                 if index % processes.size == processes.rank:
-                    predictions = _predict_batch(job, generator, vocabulary, window, batch)
+                    predictions = _predict_batch(job, model, vocabulary, window, batch)
                     output.save_batch(number, index, predictions)
                     tokens += predictions.counts["predicted_tokens"]
                 rate = tokens * processes.size / progress.seconds
@@ -449,14 +426,14 @@ def _predict_job(
 
 def _predict_batch(
     job: PredictionJob,
-    generator: TokenGenerator,
+    model: Model,
     vocabulary: Any,
     window: Sequence[InferenceExample],
     batch: InputBatch,
 ) -> BatchPredictions:
     counts = collections.Counter(examples=len(batch.places))
     lines = {}
-    for index, tokens, text, score in decode_batch(generator, vocabulary, batch):
+    for index, tokens, text, score in decode_batch(model, vocabulary, batch):
         example = window[index]
         lines[index] = job.line(example, text, score)
         counts["predicted_tokens"] += len(tokens)
@@ -467,10 +444,10 @@ def _predict_batch(
 
 
 def decode_batch(
-    generator: TokenGenerator, vocabulary: Any, batch: InputBatch
+    model: Model, vocabulary: Any, batch: InputBatch
 ) -> Iterator[tuple[int, list[int], str, float]]:
     """Yields (index in the window, tokens up to EOS or the limit, text, score) for each example."""
-    ids, scores = generator.predict(batch.inputs, batch.limits, batch.draws)
+    ids, scores = model.generate(batch.inputs, batch.limits, batch.draws)
     for row, index in enumerate(batch.places):
         ends = np.flatnonzero(ids[row] == EOS)
         tokens = ids[row][: ends[0] + 1 if len(ends) else batch.limits[row]].tolist()

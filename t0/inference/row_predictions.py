@@ -1,7 +1,7 @@
 """Predicts an answer for each row of a file with a prompt, on any engine. A killed run can resume.
 
     task = RowTask(open_rows("tickets.csv"), prompt, vocabulary, {"inputs": 512, "targets": 16})
-    rank_rows(task, file, make_scorer, make_plan, checkpoint)   # a prompt with answer choices
+    rank_rows(task, file, open_model, limits, checkpoint, "float32")    # a prompt with choices
     task.source()                           # the inputs, for a prompt without answer choices
     write_predictions(task, "predictions.jsonl", "tickets_predicted.csv", all_choices=False)
 
@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError, reading, say
-from t0.evaluation.batching import BatchPlan
+from t0.evaluation.batching import BatchLimits
 from t0.evaluation.examples import RankTaskFacts, ScoringTask, count_examples
-from t0.evaluation.ranking import ChoiceScorer, score_tasks, with_scores
+from t0.evaluation.model import Ability, Model, OpenModel
+from t0.evaluation.ranking import RankEvaluationSettings, score_tasks, with_scores
 from t0.evaluation.records import ChoiceRecord, sort_records
 from t0.files.any_path import binary, read_lines
 from t0.files.table_files import check_rows, write_table
@@ -257,18 +258,20 @@ class RowTask:
 def rank_rows(
     task: RowTask,
     file: PredictionFile,
-    make_scorer: Callable[[], ChoiceScorer],
-    make_plan: Callable[[Sequence[ScoringTask], ChoiceScorer], BatchPlan],
+    open_model: OpenModel,
+    limits: Callable[[Model], BatchLimits],
     checkpoint: str,
+    dtype: str,
 ) -> None:
     """Scores the answer choices of all rows, and writes a line for each row to `file`.
 
     Args:
       task: the rows.
       file: the unfinished file for these lines.
-      make_scorer: a function that builds the scorer.
-      make_plan: a function that plans the batches of all windows.
+      open_model: the function that opens the model.
+      limits: a function of the open model that returns the limits of a batch.
       checkpoint: the checkpoint.
+      dtype: the type of activations.
 
     Raises:
       UserError: if a score is not a number, or the file cannot be written.
@@ -278,16 +281,17 @@ def rank_rows(
     filled = [window for window in windows if len(window.choices)]
     unsaved = {name for name, number in numbers.items() if (number, 0) not in file.finished_batches}
     # The plan covers all windows, so that a resumed run scores each choice in the same batch.
-    scorer = make_scorer()
-    plan = make_plan(filled, scorer)
-    say(f"restored {scorer.restore(checkpoint)} variables from {checkpoint}")
+    model = open_model(Ability.SCORE, dtype=dtype)
+    most = RankEvaluationSettings.max_shapes
+    plan = model.plan(filled, limits(model), checkpoint=checkpoint, most_shapes=most)
+    say(f"restored {model.restore(checkpoint)} variables from {checkpoint}")
     total = sum(int(window.choices.sum()) for window in filled if window.name in unsaved)
     with ProgressLine(total, unit="choice", doing="predicting") as progress:
         for window in windows:
             if window.name in unsaved and not len(window.choices):
                 file.save_batch(numbers[window.name], 0, BatchPredictions({}, {}))
         for window, scores in score_tasks(
-            scorer, filled, plan, task_names=unsaved, tick=progress.count
+            model, filled, plan, task_names=unsaved, tick=progress.count
         ):
             file.save_batch(numbers[window.name], 0, _choice_lines(window, scores))
     summary = file.finish([1] * len(windows))

@@ -19,7 +19,8 @@ import dataclasses
 from collections.abc import Callable
 
 from t0.compat import tf1 as tf
-from t0.inference.inputs import EOS, NEVER, DecodingMethod
+from t0.evaluation.model import DecodingMethod
+from t0.inference.inputs import EOS, NEVER
 
 # To find the largest entries of a row, the row is divided into parts with this many entries, and
 # the maxima of the parts are compared first.

@@ -11,8 +11,10 @@
     run_records  builds the files that describe a run, for an engine without gin
     modes        the table from mode and engine to the function that runs it
     model_api    the modes of T5's Model API
-    evaluation_dispatch   ranks, decodes or measures each task in mode `eval`
-    torch_evaluation      evaluates with PyTorch instead of TensorFlow
+    configured_run        the record of a run that is configured and checked
+    task_evaluation       modes `eval` and `score_eval`: ranks, decodes or measures each task
+    evaluation_checks     checks the tasks of mode `eval`
+    models                opens the model of a run on either engine
     whole_evaluation      the run of `t0 eval`
     transformers_evaluation   the evaluation of models that are not a T5
     row_prediction        the run of `t0 predict`

@@ -29,12 +29,11 @@ from t0.training import schedules
 _WITH_GIN_NAMES = (
     "t0.feeding.opening",
     "t0.inference.jobs",
-    "t0.evaluation.evaluate",
+    "t0.evaluation.settings",
     "t0.tasks.vocabulary",
     "t0.training.estimator",
     "t0.training.loop",
     "t0.training.optimizers",
-    "t0.run.evaluation_dispatch",
     "t0.run.row_prediction",
     "t0.run.run_files",
 )

@@ -8,10 +8,8 @@ is called here as well. During this call, functions that do not work on this mac
 """
 
 import contextlib
-import dataclasses
-import functools
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from t0 import compat
@@ -20,41 +18,20 @@ from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, interruptible
-from t0.evaluation import decoded, perplexity
+from t0.evaluation import perplexity
+from t0.evaluation.settings import refuse_settings
 from t0.feeding.opening import ChoiceLosses, open_dataset_function
 from t0.files import paths
 from t0.inference import jobs, text_decoder
 from t0.mesh import devices
-from t0.run import arguments as run_arguments
-from t0.run import evaluation_dispatch, row_prediction, tpu_checks
+from t0.run import models, row_prediction, task_evaluation, tpu_checks
+from t0.run.configured_run import ConfiguredRun
+from t0.run.task_evaluation import ENCODER_DECODER
 from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.graph import TrainingSpec
 from t0.training.loop import LoopOptions
 from t0.training.stepping import PREEMPTED
-
-ENCODER_DECODER = "bitransformer"
-
-
-@dataclasses.dataclass(frozen=True)
-class ConfiguredRun:
-    """A run that has been configured and checked.
-
-    Attributes:
-      mode: one of `MODES`.
-      arguments: the arguments that the command passes to Mesh TensorFlow's `run`. gin has all
-        others.
-      checkpoint: the checkpoint that the mode reads; None for the checkpoints in the model
-        directory.
-    """
-
-    mode: str
-    arguments: Mapping[str, Any]
-    checkpoint: str | None = None
-
-    def read(self) -> dict[str, Any]:
-        """Returns all arguments of `run`; see `arguments.read`."""
-        return run_arguments.read(self.arguments)
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:
@@ -139,11 +116,6 @@ def _with_latest_path(published: Callable[..., Any]) -> Callable[..., Any]:
     return get_checkpoint_iterator
 
 
-def _mesh_run(run: ConfiguredRun) -> None:
-    """Runs Mesh TensorFlow's `run`."""
-    mesh_utils.run(**run.arguments)
-
-
 # Substring of a TensorFlow error about a TPU -> the explanation for the user.
 _TPU_FAULTS = {
     "Cannot find any TPU": "TensorFlow found no TPU cores. Does another process on the TPU VM use "
@@ -161,9 +133,9 @@ _TPU_FAULTS = {
 def _tpu_run(run: ConfiguredRun) -> None:
     """Runs Mesh TensorFlow's `run` on a TPU, and turns errors about the TPU into one line."""
     if run.mode in ("eval", "score_eval", "perplexity_eval"):
-        evaluation_dispatch.refuse_settings("Mesh TensorFlow evaluates on a TPU")
+        refuse_settings("Mesh TensorFlow evaluates on a TPU")
     try:
-        _mesh_run(run)
+        run.call_mesh()
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
         # The exit status tells bin/tpu_train that the run can be resumed. bin/tpu_train then starts
         # it again.
@@ -182,7 +154,7 @@ def _tpu_run(run: ConfiguredRun) -> None:
 def _train(run: ConfiguredRun) -> None:
     """Trains with our own loop, or with the training function that the user bound."""
     if "train_model_fn" not in run.arguments:
-        _mesh_run(run)
+        run.call_mesh()
         return
     arguments = run.read()
     train_here(
@@ -232,102 +204,12 @@ def _train_in_directory(
     loop.train(spec, data, options)
 
 
-def _rank(run: ConfiguredRun) -> None:
-    """Scores every answer choice, with Mesh TensorFlow's code for language models, else our own."""
-    own_scores = bound("run.predict_fn") is not None
-    if own_scores or bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
-        if bound("score_eval.num_shards", 1) != 1:
-            raise UserError(
-                "--num_shards is for encoder-decoders without run.predict_fn; Mesh TensorFlow "
-                "scores other models"
-            )
-        scored = "with run.predict_fn" if own_scores else "a language model"
-        evaluation_dispatch.refuse_settings(f"Mesh TensorFlow scores {scored}")
-        _mesh_run(run)
-        return
-    if evaluation_dispatch.EvaluationSettings().decoded:
-        raise UserError("t0.evaluation.decoded is for mode 'eval'; the mode is 'score_eval'")
-    arguments = run.read()
-    arguments["eval_dataset_fn"] = evaluation_dispatch.select_examples(arguments["eval_dataset_fn"])
-    evaluation_dispatch.rank(arguments, run.checkpoint)
-
-
-def _evaluate(run: ConfiguredRun) -> None:
-    """Ranks, decodes or measures each task of the mixture, depending on its metrics."""
-    tasks = evaluation_dispatch.configured_tasks()
-    if tasks is None:
-        evaluation_dispatch.refuse_settings("your own dataset function reads the examples")
-        _decode(run, _decoder(run))
-        return
-    kinds = evaluation_dispatch.kinds_of(tasks)
-    evaluation_dispatch.check_shards(kinds, bound("score_eval.num_shards", 1))
-    folder = evaluation_dispatch.EvaluationSettings().decoded
-    if folder:
-        evaluation_dispatch.refuse_shuffling("the texts have the numbers of unshuffled examples")
-        names = [task.name for task in kinds.get(evaluation_dispatch.DECODE, ())]
-        with decoded.read_from(folder) as texts:
-            _decode(_select_tasks(run, names), texts)
-        return
-    names_by_kind = {kind: {task.name for task in members} for kind, members in kinds.items()}
-    if evaluation_dispatch.RANK in kinds and bound("run.predict_fn") is not None:
-        raise UserError(
-            f"task {kinds[evaluation_dispatch.RANK][0].name} ranks answer choices, and mode 'eval' "
-            "does not call run.predict_fn for them: use --gin_file=score_eval.gin, or unset it"
-        )
-    arguments = run.read()
-    select = functools.partial(evaluation_dispatch.select_examples, arguments["eval_dataset_fn"])
-    for kind, evaluate in (
-        (evaluation_dispatch.RANK, evaluation_dispatch.rank),
-        (evaluation_dispatch.PERPLEXITY, evaluation_dispatch.measure),
-    ):
-        if kind in names_by_kind:
-            evaluate({**arguments, "eval_dataset_fn": select(names_by_kind[kind])}, run.checkpoint)
-    if evaluation_dispatch.DECODE in names_by_kind:
-        _decode(_select_tasks(run, names_by_kind[evaluation_dispatch.DECODE]), _decoder(run))
-
-
-def _select_tasks(run: ConfiguredRun, names: Collection[str]) -> ConfiguredRun:
-    """Returns the run, limited to some of the mixture's tasks."""
-    dataset_fn = run.read()["eval_dataset_fn"]
-    selected = {"eval_dataset_fn": evaluation_dispatch.select_examples(dataset_fn, names)}
-    return dataclasses.replace(run, arguments={**run.arguments, **selected})
-
-
-def _decoder(run: ConfiguredRun) -> decoded.Decode | None:
-    """Returns a function that decodes with our generator; None if it does not support the model."""
-    arguments = run.read()
-    torch_engine = evaluation_dispatch.torch_evaluation(arguments)
-    if not jobs.has_generator(bound("run.model_type", ENCODER_DECODER)):
-        if torch_engine:  # the error names the setting
-            jobs.read_decoding_settings(arguments)
-        return None
-    return text_decoder.evaluation_decoder(arguments, torch_engine and torch_engine.make_generator)
-
-
-def _decode(run: ConfiguredRun, decode: decoded.Decode | None) -> None:
-    """Decodes texts, computes their metrics, and writes the metrics to a results file."""
-    facts = evaluation_dispatch.given_facts()
-    written = evaluation_dispatch.EvaluationSettings().written_predictions
-    eval_model = decoded.with_results(
-        decode,
-        facts,
-        written=written,
-        rows_of=lambda name: evaluation_dispatch.describe_rows(
-            evaluation_dispatch.configured_rows(name), facts.get("examples")
-        ),
-    )
-    with compat.replaced("mesh_utils.eval_model", eval_model):
-        _mesh_run(run)
-
-
 def _perplexity(run: ConfiguredRun) -> None:
     """Evaluates perplexity with Mesh TensorFlow's estimator, and prints the results."""
-    evaluation_dispatch.refuse_settings(
-        "Mesh TensorFlow measures perplexity in mode 'perplexity_eval'"
-    )
+    refuse_settings("Mesh TensorFlow measures perplexity in mode 'perplexity_eval'")
     get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
-        _mesh_run(run)
+        run.call_mesh()
 
 
 def _infer(run: ConfiguredRun) -> None:
@@ -345,9 +227,11 @@ def _infer(run: ConfiguredRun) -> None:
                 "--gin_file=runs/infer.gin instead"
             )
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
-            _mesh_run(run)
+            run.call_mesh()
         return
-    text_decoder.predict(run.read(), run.checkpoint)
+    arguments = run.read()
+    open_model = models.opener(arguments, "tensorflow")
+    text_decoder.predict(arguments, open_model, run.checkpoint)
 
 
 def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
@@ -363,13 +247,13 @@ def _with_latest_step(infer_model: Callable[..., None]) -> Callable[..., None]:
 # Mode -> the function that runs it on this machine.
 MODES: dict[str, Callable[[ConfiguredRun], None]] = {
     "train": _train,
-    "eval": _evaluate,
-    "score_eval": _rank,
+    "eval": task_evaluation.evaluate,
+    "score_eval": task_evaluation.score_eval,
     "perplexity_eval": _perplexity,
     "infer": _infer,
-    "score_from_dataset": _mesh_run,
-    "score_from_strings": _mesh_run,
-    "export": _mesh_run,
-    "export_infer": _mesh_run,
-    "export_score": _mesh_run,
+    "score_from_dataset": ConfiguredRun.call_mesh,
+    "score_from_strings": ConfiguredRun.call_mesh,
+    "export": ConfiguredRun.call_mesh,
+    "export_infer": ConfiguredRun.call_mesh,
+    "export_score": ConfiguredRun.call_mesh,
 }

@@ -20,12 +20,15 @@ from t0.compat import mesh_utils, mtf, seqio, t5_mesh
 from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.flags import GIN_MODES
 from t0.errors import AbsentData, UserError, unknown_name
+from t0.evaluation.eval_datasets import configured_tasks
+from t0.evaluation.kinds import is_ranked
 from t0.evaluation.mesh_model import step_options
+from t0.evaluation.settings import EvaluationSettings
 from t0.feeding import cut_shares, host_graphs, opening
 from t0.feeding.live import own_sampling
 from t0.files import paths
 from t0.mesh.devices import check_batch
-from t0.run import evaluation_dispatch
+from t0.run.evaluation_checks import check_tasks
 from t0.training.estimator import train_model
 from t0.training.model_directory import Keep
 
@@ -85,11 +88,7 @@ def check_mixtures(
         opening.known_mixture(name)
         use_cached = bool(bound(f"{function}.use_cached", False))
         if use_cached:
-            listed_tasks = (
-                evaluation_dispatch.EvaluationSettings().tasks
-                if mode in ("eval", "score_eval")
-                else ()
-            )
+            listed_tasks = EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
             for mixture in listed_tasks or [name]:
                 opening.require_cached(mixture, function=function, settings=settings)
             notes += opening.require_current(
@@ -112,13 +111,13 @@ def check_mixtures(
             notes += _describe_truncation(name, split, mode, use_cached=use_cached)
         except AbsentData as error:
             raise AbsentData("\n".join([str(error), *hint])) from error
-    tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
+    tasks = configured_tasks() if mode == "eval" else None
     if tasks is not None:
         lengths = lengths_of_run()
-        notes += evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
+        notes += check_tasks(tasks, lengths, on_tpu=on_tpu)
         # Ranked tasks are left out, because ranking reads all data before it scores, and then
         # prints these notes itself.
-        others = [task for task in tasks if not evaluation_dispatch.is_ranked(task)]
+        others = [task for task in tasks if not is_ranked(task)]
         use_cached = bool(bound("mesh_eval_dataset_fn.use_cached", False))
         split = bound("run.dataset_split", "train")
         notes += (

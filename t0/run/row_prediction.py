@@ -16,14 +16,14 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.errors import UserError
-from t0.evaluation import evaluate
+from t0.evaluation import ranking
 from t0.evaluation.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
-from t0.inference import jobs, row_predictions, text_decoder
+from t0.inference import jobs, row_predictions
 from t0.inference.inputs import LengthLimits
 from t0.inference.predictions import PredictionFile, PredictionJob, predict_checkpoints
 from t0.mesh import devices
 from t0.prompts.model_prompts import read_model_prompts
-from t0.run.torch_evaluation import TorchEvaluation
+from t0.run import models
 
 LINES = "predictions.jsonl"
 
@@ -69,9 +69,7 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     task = row_predictions.RowTask(rows, prompt, vocabularies[0], lengths)
     chosen = chosen_checkpoints({**arguments, "eval_checkpoint_step": -1}, checkpoint)
     (path,) = chosen.values()
-    engine = None
-    if settings.engine == "torch":
-        engine = TorchEvaluation(arguments, settings.device)
+    open_model = models.opener(arguments, settings.engine, settings.device)
     dtype = devices.activation_dtype(inference.activation_dtype).name
     facts = {
         "checkpoint_fingerprint": checkpoint_files.fingerprint(path),
@@ -83,13 +81,11 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     )
     lines = os.path.join(inference.output_dir, LINES)  # noqa: PTH118
     if not prompt.is_ranked:
-        make_mesh = functools.partial(text_decoder.make_mesh_generator, arguments)
-        make = engine.make_generator if engine else make_mesh
         limits = LengthLimits(lengths["inputs"], lengths["targets"])
         predict_checkpoints(
             [PredictionJob(task.source(), limits, inference, lines)],
             chosen,
-            lambda: make(dtype=dtype, method=inference.method),
+            open_model,
             vocabularies[1],
             describe=lambda path: facts,
         )
@@ -98,8 +94,7 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     file = PredictionFile(lines, facts)
     if file.summary:
         return
-    make_mesh_scorer = functools.partial(evaluate.build_mesh_scorer, arguments)
-    make_scorer = engine.make_scorer if engine else make_mesh_scorer
-
-    make_plan = functools.partial(evaluate.plan_batches, arguments=arguments, checkpoint=path)
-    row_predictions.rank_rows(task, file, lambda: make_scorer(dtype), make_plan, path)
+    limits = functools.partial(
+        ranking.batch_limits, arguments["batch_size"], lengths, vocabularies[1].vocab_size
+    )
+    row_predictions.rank_rows(task, file, open_model, limits, path, dtype)

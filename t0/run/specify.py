@@ -34,16 +34,26 @@ from t0.config.specification import (
     read_value,
 )
 from t0.errors import UserError
-from t0.evaluation import evaluate
-from t0.evaluation.mesh_model import vocabulary_hash
+from t0.evaluation.eval_datasets import configured_tasks
+from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, is_ranked, kinds_of
+from t0.evaluation.mesh_model import vocabulary_facts, vocabulary_hash
 from t0.evaluation.rank_metrics import classes_of
 from t0.evaluation.ranking import results_folder
+from t0.evaluation.settings import (
+    EvaluationSettings,
+    RankEvaluationSettings,
+    first_records,
+    given_facts,
+    reading_facts,
+    refuse_shuffling,
+)
+from t0.evaluation.task_records import rank_task_facts
 from t0.feeding import opening
 from t0.inference import jobs
 from t0.inference.predictions import PredictionJob
 from t0.mesh import t5_model
 from t0.run import arguments as run_arguments
-from t0.run import evaluation_dispatch, run_records
+from t0.run import run_records
 from t0.run.preflight import DATASET_FUNCTIONS
 
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
@@ -146,17 +156,17 @@ def _evaluation_fields(
         return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
         return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
-    tasks = evaluation_dispatch.configured_tasks() if mode == "eval" else None
-    kinds = evaluation_dispatch.kinds_of(tasks or ())
-    if measured_tasks := kinds.get(evaluation_dispatch.PERPLEXITY):
+    tasks = configured_tasks() if mode == "eval" else None
+    kinds = kinds_of(tasks or ())
+    if measured_tasks := kinds.get(PERPLEXITY):
         raise UserError(
             f"task {measured_tasks[0].name} has no metrics, so its perplexity is measured, which a "
             "specification does not support. Use t5_mesh_transformer without --engine=torch"
         )
     fields: dict[str, Any] = {}
-    if evaluation_dispatch.RANK in kinds:
+    if RANK in kinds:
         fields["rank"] = _rank_spec(arguments, checkpoint, vocabularies[1])
-    if decoded_tasks := kinds.get(evaluation_dispatch.DECODE):
+    if decoded_tasks := kinds.get(DECODE):
         fields["infer"] = _decoding_spec(decoded_tasks, arguments, checkpoint, vocabularies)
     return fields
 
@@ -248,9 +258,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         pack=False,
     )
     tasks = data.tasks
-    chosen = (
-        evaluation_dispatch.EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
-    )
+    chosen = EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
     if chosen:
         tasks = tuple(
             opening.task_spec(
@@ -287,7 +295,7 @@ def _require_finished(spec: TaskSpec, *, use_cached: bool) -> None:
 def _rank_task(name: str, split: str) -> RankTaskSpec | None:
     """Returns the facts about a task that are needed to rank it; None if the task is not ranked."""
     task = seqio.TaskRegistry.get(name)
-    if not evaluation_dispatch.is_ranked(task):
+    if not is_ranked(task):
         return None
     classes_by_metric = [classes_of(metric) for metric in task.metric_fns]
     others = [
@@ -296,7 +304,7 @@ def _rank_task(name: str, split: str) -> RankTaskSpec | None:
         if classes is None
     ]
     classes = tuple(counts[0] for counts in classes_by_metric if counts is not None)
-    facts = evaluate.rank_task_facts(name, split)
+    facts = rank_task_facts(name, split)
     return RankTaskSpec(facts.dataset, facts.prompt, classes, tuple(others), facts.rows)
 
 
@@ -305,10 +313,10 @@ def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary:
         folder=results_folder(arguments),
         checkpoint=checkpoint,
         steps=to_plain(arguments["eval_checkpoint_step"]),
-        settings=dataclasses.asdict(evaluate.RankEvaluationSettings()),
-        reading=to_plain(evaluate.reading_facts()),
-        vocabulary=evaluate.vocabulary_facts(vocabulary),
-        given=to_plain(evaluation_dispatch.given_facts()),
+        settings=dataclasses.asdict(RankEvaluationSettings()),
+        reading=to_plain(reading_facts()),
+        vocabulary=vocabulary_facts(vocabulary),
+        given=to_plain(given_facts()),
     )
 
 
@@ -355,15 +363,12 @@ def _decoding_spec(
             f"a specification needs lengths to decode task {tasks[0].name}: "
             "--gin.TASK_FEATURE_LENGTHS=\"{'inputs': 512, 'targets': 64}\""
         )
-    evaluation_dispatch.refuse_shuffling("--engine=torch decodes a task in the order of its cache")
+    refuse_shuffling("--engine=torch decodes a task in the order of its cache")
     predictions = jobs.make_evaluation_jobs(
         arguments, tasks, folder=f"{results_folder(arguments)}/decoding"
     )
     activations = mesh_utils.get_variable_dtype().activation_dtype.name
-    limits = {
-        "first": evaluate.first_records(),
-        "examples": evaluation_dispatch.EvaluationSettings().examples,
-    }
+    limits = {"first": first_records(), "examples": EvaluationSettings().examples}
     return InferSpec(
         checkpoint=checkpoint,
         steps=to_plain(arguments["eval_checkpoint_step"]),

@@ -2,7 +2,7 @@
 
     evaluate("/models/bart", "/models/bart", WholeEvaluation("out", "bart", names))
 
-Each task is ranked, decoded or measured, as for a T5 (`evaluation_dispatch`). The texts of a task
+Each task is ranked, decoded or measured, as for a T5 (`t0.evaluation.kinds`). The texts of a task
 come from its cache, which also contains texts, or are rendered during the evaluation. The model's
 own tokenizer converts them to token ids. So the tasks' vocabulary is not needed. The output files
 have the same format as for a T5.
@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from t0 import compat
+from t0.caching.row_numbers import ROW
 from t0.compat import mesh_dataset, seqio, t5_preprocessors, tf, tf1, tfds
 from t0.errors import UserError, original, printable
-from t0.evaluation import decoded, perplexity, ranking
-from t0.evaluation import evaluate as rank_evaluation
-from t0.evaluation.batching import BatchLimits, SortedPlan
+from t0.evaluation import decoding, perplexity, ranking, task_records
+from t0.evaluation.batching import BatchLimits
+from t0.evaluation.eval_datasets import FindRows, describe_rows, limit_examples
 from t0.evaluation.examples import Truncation
+from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, check_kinds, check_shards, kinds_of
 from t0.evaluation.records import (
     ChoiceRecord,
     TaskRecords,
@@ -36,18 +37,7 @@ from t0.evaluation.records import (
 from t0.evaluation.results import SETTINGS, WITHOUT_EOS
 from t0.feeding import opening
 from t0.feeding.token_files import record_batches, texts_of
-from t0.run import torch_evaluation
-from t0.run.evaluation_dispatch import (
-    DECODE,
-    PERPLEXITY,
-    RANK,
-    FindRows,
-    check_kinds,
-    check_shards,
-    describe_rows,
-    kinds_of,
-    limit_examples,
-)
+from t0.run import models
 from t0.run.whole_evaluation import WholeEvaluation
 
 _STEP = 0  # the recorded step, because the model is not a checkpoint of a run
@@ -94,7 +84,7 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     from t0.torch import transformers_model, world
 
     process = world.World(0, 1, world.find_device(evaluation.device))
-    activations = torch_evaluation.activation_type(evaluation.activations, evaluation.device)
+    activations = models.activation_type(evaluation.activations, evaluation.device)
     batch_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[process.device_kind]
     pretrained = transformers_model.PretrainedFolder(folder)
     if evaluation.join and pretrained.is_encoder_decoder:
@@ -164,9 +154,7 @@ class _Run:
             facts["normalisation"] = WITHOUT_EOS
         ranked = {}
         for task in tasks:
-            task_facts = rank_evaluation.rank_task_facts(
-                task.name, evaluation.split, task.metric_fns
-            )
+            task_facts = task_records.rank_task_facts(task.name, evaluation.split, task.metric_fns)
             joiner = TextJoiner(model, task.name, evaluation.lengths, task_facts.truncated)
             read_records = functools.partial(_read_records, task, joiner, evaluation)
             ranked[task.name] = task_facts, read_records
@@ -176,8 +164,8 @@ class _Run:
             evaluation.output,
             ranked,
             lengths=evaluation.lengths,
-            make_scorer=lambda: model,
-            make_plan=lambda tasks, scorer: SortedPlan(limits),
+            open_model=lambda ability, **options: model,
+            limits=lambda model: limits,
             settings=settings,
             make_decoder=lambda: model,
         )
@@ -185,7 +173,7 @@ class _Run:
     def measure(self, tasks: Sequence[seqio.Task]) -> None:
         """Measures the nats per target token of tasks."""
         lengths = self.evaluation.lengths
-        perplexity.measure_batches(
+        perplexity.measure(
             {task.name: functools.partial(self._measured_batches, task) for task in tasks},
             self.model,
             checkpoints={_STEP: self.facts["model_dir"]},
@@ -235,16 +223,18 @@ class _Run:
 
     def decode(self, tasks: Sequence[seqio.Task]) -> None:
         """Decodes tasks, and computes their metrics."""
-        evaluation, folder = self.evaluation, self.facts["model_dir"]
+        evaluation = self.evaluation
         by_name = {task.name: task for task in tasks}
 
         def find_rows(name: str) -> FindRows | None:
             cached = bool(evaluation.cache_dirs)
             return opening.find_rows(by_name[name], evaluation.split, use_cached=cached)
 
-        eval_model = decoded.with_results(
-            self._decode_tasks,
-            {name: value for name, value in self.facts.items() if name != "step"},
+        facts = {name: value for name, value in self.facts.items() if name != "step"}
+        texts = decoding.TextEvaluation(
+            evaluation.output,
+            {"split": evaluation.split, "mode": "eval", "numbered_by": ROW, **facts},
+            evaluation.lengths,
             count_tokens=self._count_tokens,
             rows_of=lambda name: describe_rows(find_rows(name), evaluation.examples),
         )
@@ -257,33 +247,20 @@ class _Run:
             )
             for task in tasks
         ]
-        with (
-            compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *_, **__: [folder]),
-            compat.replaced("mesh_utils.get_step_from_checkpoint_path", lambda path: _STEP),
-            tf1.Graph().as_default(),  # which Mesh TensorFlow's writer of summaries needs
-        ):
-            eval_model(
-                lambda **_: None,  # no estimator, which only Mesh TensorFlow's decoding needs
-                None,
-                dict(evaluation.lengths) if evaluation.lengths else None,
-                1,
-                evaluation.split,
-                folder,
-                lambda **_: [
-                    limit_examples(each, evaluation.examples, find_rows(each.name))
-                    for each in datasets
-                ],
-                evaluation.output,
-                None,
-            )
+        datasets = [
+            limit_examples(each, evaluation.examples, find_rows(each.name)) for each in datasets
+        ]
+        decoding.evaluate(datasets, [(_STEP, self.facts["model_dir"])], self._decode_tasks, texts)
 
-    def _decode_tasks(self, tasks: Sequence[decoded.DecodedTask], checkpoint: str) -> Iterator[str]:
+    def _decode_tasks(
+        self, tasks: Sequence[decoding.DecodedTask], checkpoint: str
+    ) -> Iterator[str]:
         self.model.restore(checkpoint)
         self.model.check_decoding()
         lengths = self.evaluation.lengths
         most = min(_MOST_DECODED, lengths["targets"]) if lengths else _MOST_DECODED
-        for _, examples in tasks:
-            texts = [text_of(example["inputs_pretokenized"]) for example in examples]
+        for task in tasks:
+            texts = [text_of(example["inputs_pretokenized"]) for example in task.examples]
             for first in range(0, len(texts), _AT_ONCE):
                 contexts = [self.model.encode(text, "")[0] for text in texts[first:][:_AT_ONCE]]
                 if lengths:
@@ -388,7 +365,7 @@ def _read_records(
     options = {"examples": evaluation.examples, "by_row": by_row}
     if evaluation.cache_dirs:
         read = cached_records(task.name, opening.cache_files(task, split)[0], **options)
-    elif rank_evaluation.is_prompted(task):
+    elif task_records.is_prompted(task):
         rendered = rendered_rows(task.source, split, **options)
         rows = task.source.open(split).num_rows if by_row else None
         read = TaskRecords(_choices_in(rendered), rows)

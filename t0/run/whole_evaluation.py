@@ -21,10 +21,10 @@ from t0.checkpoints.described import Described
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.evaluation.batching import WHOLE, BatchShard
+from t0.evaluation.kinds import PERPLEXITY, kinds_of
 from t0.evaluation.ranking import MAX_TOKENS
 from t0.mesh import devices
-from t0.run import torch_evaluation
-from t0.run.evaluation_dispatch import PERPLEXITY, kinds_of
+from t0.run import models
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -160,7 +160,7 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
     }
     activations = evaluation.activations
     if evaluation.engine == "torch":  # "auto" can mean another type than with TensorFlow
-        activations = torch_evaluation.activation_type(activations, evaluation.device)
+        activations = models.activation_type(activations, evaluation.device)
     words = [
         "t0 eval",
         f"--gin_file={description.gin_file}",
@@ -190,7 +190,7 @@ def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = 
       most: the maximum number of tokens per batch; None for this machine's default.
     """
     on_torch = engine == "torch"
-    gpus = int(torch_evaluation.uses_gpu(device)) if on_torch else len(devices.visible_gpus())
+    gpus = int(models.uses_gpu(device)) if on_torch else len(devices.visible_gpus())
     most = most or MAX_TOKENS["gpu" if gpus else "cpu"] * max(1, gpus)
     each = max(1, gpus)
     return max(1, most // tokens // each) * each

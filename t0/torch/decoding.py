@@ -2,7 +2,7 @@
 
     generator = TorchGenerator(spec, torch.device("cuda"), torch.bfloat16, DecodingMethod())
     generator.restore("/models/tiny/torch.ckpt-1000")
-    ids, scores = generator.predict(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
+    ids, scores = generator.generate(inputs, limits, draws)  # [B, L], [B], [B, T] -> [B, T], [B]
 
 Legend: B examples, K beams (1 without beam search), L input tokens, T target tokens, D `d_model`, H
 heads, W width of a head, V vocabulary.
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from t0.config.model_spec import T5Spec
-from t0.inference.inputs import EOS, NEVER, DecodingMethod
+from t0.evaluation.model import DecodingMethod
+from t0.inference.inputs import EOS, NEVER
 from t0.torch import checkpointing
 from t0.torch.model import T5, mask
 from t0.torch.sharding import names_and_parameters, unsharded
@@ -57,8 +58,12 @@ class TorchGenerator:
         self._model = model
         return len(names_and_parameters(model))
 
+    def close(self) -> None:
+        """Frees the weights."""
+        self._model = None
+
     @torch.inference_mode()
-    def predict(
+    def generate(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns predicted tokens and their scores.

@@ -2,7 +2,7 @@
 
     rank_choices(spec, world)                       # spec: a `RunSpec` whose mode is "score_eval"
     predict(spec, world)                            # spec: a `RunSpec` whose mode is "infer"
-    evaluate(spec, world, computes_metrics=True)    # spec: a `RunSpec` whose mode is "eval"
+    evaluate(spec, world, judge)                    # spec: a `RunSpec` whose mode is "eval"
 
 `rank_choices` ranks answer choices. Tasks are read from their caches. Each process encodes and
 scores every `world.size`-th example of a batch. The first process writes the same files as the
@@ -14,11 +14,10 @@ A run may have several processes. Each process has the whole model, and predicts
 `world.size`-th batch.
 
 In mode `eval`, the metrics of a task decide whether its choices are ranked or texts are decoded.
-T5's metrics need TensorFlow. So after decoding, the first process starts `t5_mesh_transformer` with
-the arguments of the run. This command computes the metrics and writes the same files as the
-TensorFlow engine. It is not started if TensorFlow is not installed. It is also not started if the
-arguments come from a specification file, because it would execute the `--module_import` in this
-file. In both cases the decoded texts are kept, and the command is printed.
+After decoding, the first process computes T5's metrics, which need TensorFlow and the modules that
+register the tasks, and writes the same files as the TensorFlow engine. It does not if TensorFlow is
+not installed, or if the run comes from a specification file, because it would import the modules
+that this file names. In both cases the decoded texts are kept, and a command is printed.
 """
 
 import dataclasses
@@ -27,9 +26,7 @@ import importlib.util
 import itertools
 import os
 import shlex
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,21 +37,20 @@ from t0.config.model_spec import T5Spec, require_t5
 from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_value
 from t0.errors import UserError, say
 from t0.evaluation import ranking
-from t0.evaluation.batching import SortedPlan
-from t0.evaluation.examples import RankTaskFacts
+from t0.evaluation.batching import BatchLimits, BatchPlan, PaddedBatch, SortedPlan
+from t0.evaluation.examples import RankTaskFacts, ScoringTask
+from t0.evaluation.model import GREEDY, Ability, DecodingMethod, Model
 from t0.evaluation.rank_metrics import RankClassification
 from t0.evaluation.records import TaskRecords, cached_records, not_ranked, sample_facts
 from t0.evaluation.results import DECODED, write_json
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
-from t0.processes import module_command
 from t0.torch import checkpointing, sharding
 from t0.torch.decoding import TorchGenerator
 from t0.torch.model import move_to_device
 from t0.torch.world import World, check_local, choose_activation_type
 
-_JUDGE = "t0.cli.mesh_transformer"  # computes the metrics of decoded texts
 _INCOMPLETE = (
     "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "
     "--save_spec"
@@ -87,7 +83,7 @@ def predict(spec: RunSpec, joined: World) -> None:
     """
     if spec.infer is None:
         raise UserError(_INCOMPLETE)
-    model, targets = require_t5(spec.model), Pieces(spec.targets_vocabulary.file)
+    targets = Pieces(spec.targets_vocabulary.file)
     jobs = [_make_job(job, spec, targets, joined) for job in spec.infer.jobs]
 
     def describe(path: str) -> dict[str, Any]:
@@ -97,16 +93,11 @@ def predict(spec: RunSpec, joined: World) -> None:
             "vocabulary_sha256": spec.infer.vocabulary_sha256,
         }
 
-    def make_generator() -> TorchGenerator:
-        settings = jobs[0].settings
-        activations = getattr(torch, settings.activation_dtype)
-        return TorchGenerator(model, joined.device, activations, settings.method)
-
     with joined.only_first_prints():
         predictions.predict_checkpoints(
             jobs,
             checkpointing.find_checkpoints(spec.model_dir, spec.infer.checkpoint, spec.infer.steps),
-            make_generator,
+            functools.partial(open_model, require_t5(spec.model), joined),
             targets,
             describe=describe,
             processes=predictions.Processes(joined.rank, joined.size, joined.wait),
@@ -164,14 +155,15 @@ def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
     )
 
 
-def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
+def evaluate(spec: RunSpec, world: World, judge: Callable[[Sequence[str]], None] | None) -> None:
     """Evaluates the tasks of a specification.
 
     Args:
       spec: a run whose mode is "eval".
       world: the processes of the run.
-      computes_metrics: whether the command that computes the metrics may be started. This is safe
-        if its arguments come from the user's command line instead of a file.
+      judge: a function that computes the metrics of decoded texts, given `RunSpec.judge`. None if
+        the specification comes from a file, because its tasks come from modules that the file
+        names.
 
     Raises:
       UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
@@ -185,32 +177,26 @@ def evaluate(spec: RunSpec, world: World, *, computes_metrics: bool) -> None:
     if spec.infer is None:
         return
     predict(spec, world)
-    world.broadcast_text(lambda: _compute_metrics(spec, computes_metrics))
+    world.broadcast_text(lambda: _compute_metrics(spec, judge))
 
 
-def _compute_metrics(spec: RunSpec, computes_metrics: bool) -> str:
-    """Computes the metrics of the decoded texts in a separate process with TensorFlow."""
+def _compute_metrics(spec: RunSpec, judge: Callable[[Sequence[str]], None] | None) -> str:
+    """Computes the metrics of the decoded texts, or prints the command that computes them."""
     infer = spec.infer
     folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     checkpoints = checkpointing.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
     write_json(f"{folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
-    if not computes_metrics or importlib.util.find_spec("tensorflow") is None:
-        command = shlex.join(["python", "-m", _JUDGE, *spec.judge])
+    if judge is None or importlib.util.find_spec("tensorflow") is None:
+        command = shlex.join(["python", "-m", "t0.cli.mesh_transformer", *spec.judge])
         say(
             "the texts are decoded, and their metrics need TensorFlow. On a machine with "
             f"TensorFlow, if you trust the source of the specification, run: {command}"
         )
         return "decoded"
-    sys.stdout.flush()
-    # This process uses the GPUs, so the other process must not use them.
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    command = module_command(_JUDGE, *spec.judge)
-    done = subprocess.run(command, env=environment, check=False)
-    if done.returncode:
-        raise UserError(
-            "the metrics of the decoded texts were not computed, as the lines above say; the texts "
-            "are kept, and the same command resumes"
-        )
+    try:
+        judge(spec.judge)
+    except UserError as error:
+        raise UserError(f"{error} (the texts are kept, and the same command resumes)") from error
     return "judged"
 
 
@@ -224,7 +210,7 @@ def rank_choices(spec: RunSpec, world: World) -> None:
     Raises:
       UserError: if this engine cannot evaluate this run, or the evaluation fails.
     """
-    rank, model = _check_supported(spec), require_t5(spec.model)
+    rank = _check_supported(spec)
     settings = ranking.RankEvaluationSettings(**rank.settings)
     runs = [
         {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
@@ -260,13 +246,12 @@ def rank_choices(spec: RunSpec, world: World) -> None:
                 for task in spec.data.tasks
             },
             lengths=spec.lengths,
-            make_scorer=lambda: ShardedScorer(
-                model, world, choose_activation_type(settings.dtype, world.device)
-            ),
-            make_plan=lambda tasks, scorer: SortedPlan(
-                ranking.batch_limits(
-                    spec.batch_sequences, spec.lengths, spec.targets_vocabulary.size, scorer
-                )
+            open_model=functools.partial(open_model, require_t5(spec.model), world),
+            limits=functools.partial(
+                ranking.batch_limits,
+                spec.batch_sequences,
+                spec.lengths,
+                spec.targets_vocabulary.size,
             ),
             settings=settings,
             writes=world.first,
@@ -279,8 +264,34 @@ def _read_records(task: TaskSpec, examples: int | None, by_row: bool) -> TaskRec
     return cached_records(task.name, task.cache_files, **options)
 
 
+def open_model(
+    spec: T5Spec,
+    world: World,
+    ability: Ability,
+    *,
+    dtype: str,
+    method: DecodingMethod = GREEDY,
+    features: Sequence[str] = (),
+) -> Model:
+    """Opens a model for one ability; see `t0.evaluation.model.OpenModel`.
+
+    Args:
+      spec: the model.
+      world: the processes that compute together.
+      ability: the ability that is needed.
+      dtype: the type of activations.
+      method: the method by which tokens are generated.
+      features: ignored, because shapes are not static.
+    """
+    del features
+    activations = choose_activation_type(dtype, world.device)
+    if ability == Ability.GENERATE:
+        return TorchGenerator(spec, world.device, activations, method)
+    return ShardedScorer(spec, world, activations)
+
+
 class ShardedScorer:
-    """Scores choices with a sharded model. Implements `ranking.ChoiceScorer`.
+    """Scores choices and measures losses with a sharded model; see `t0.evaluation.model.Model`.
 
     Args:
       spec: the model.
@@ -308,9 +319,18 @@ class ShardedScorer:
         """Frees the weights."""
         del self.model
 
+    def plan(self, tasks: Sequence[ScoringTask], limits: BatchLimits, **options: Any) -> BatchPlan:
+        """Plans batches of any shape, sorted by length."""
+        del tasks, options
+        return SortedPlan(limits)
+
+    def score(self, batch: PaddedBatch) -> np.ndarray:
+        """Returns the log-likelihoods of a batch, float32 [B, C]."""
+        return self.log_likelihoods(*batch.lay_out())
+
     @torch.no_grad()
     def log_likelihoods(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Returns the log-likelihoods of choices in nats; see `ranking.ChoiceScorer`."""
+        """Returns the log-likelihoods [B, C] in nats of choices [B, C, T] of inputs [B, L]."""
         own = slice(self._world.rank, None, self._world.size)
         batch = move_to_device({"inputs": inputs[own], "targets": targets[own]}, self._world.device)
         scores = torch.zeros(targets.shape[:2], device=self._world.device)
@@ -318,10 +338,10 @@ class ShardedScorer:
         return self._world.all_reduce_sum(scores).cpu().numpy()
 
     @torch.no_grad()
-    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+    def measure(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the sums of `model.SUM_NAMES` over a batch of examples padded to [B, L].
 
-        All processes must be given the same batch; see `t0.evaluation.perplexity.HeldOutModel`.
+        All processes must be given the same batch.
         """
         return self.model(move_to_device(batch, self._world.device)).double().cpu().numpy()
 

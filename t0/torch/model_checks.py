@@ -80,8 +80,8 @@ def check_padding(model: Any) -> None:
     long, short = [first, second] * 4, [second, first, second]
     short_padded = [*short, *[0] * (len(long) - len(short))]
     both, own = np.array([long, short_padded]), np.array([short])
-    together = model.score(both, both[:, None])[1, 0, 0]
-    _check_difference(model, together, model.score(own, own[:, None])[0, 0, 0], "score")
+    together = model.score_choices(both, both[:, None])[1, 0, 0]
+    _check_difference(model, together, model.score_choices(own, own[:, None])[0, 0, 0], "score")
 
 
 @torch.inference_mode()

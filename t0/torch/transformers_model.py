@@ -40,6 +40,8 @@ from t0.catalogue.text_growth import check_growth
 from t0.checkpoints import look_alikes, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
+from t0.evaluation.batching import BatchLimits, BatchPlan, PaddedBatch, SortedPlan
+from t0.evaluation.examples import ScoringTask
 from t0.evaluation.ranking import MAX_LOGITS
 from t0.files.paths import check_folder, sha256
 from t0.torch import model_checks, special_ids
@@ -581,6 +583,9 @@ class TransformersModel:
         # Tied weights count once. `load_model` has checked that all tensors have been read.
         return sum(1 for _ in self.model.parameters())
 
+    def close(self) -> None:
+        """Does nothing, because the same weights score and decode."""
+
     def check_decoding(self) -> None:
         """Checks that the model can decode texts in batches.
 
@@ -604,15 +609,24 @@ class TransformersModel:
           targets: int [B, C, T], the C choices of each input, also as ids plus 1. The result is 0
             for a choice with only padding.
         """
-        return self.score(inputs, targets)[..., 0]
+        return self.score_choices(inputs, targets)[..., 0]
 
-    def sums(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the sums of a batch; see `t0.evaluation.perplexity.HeldOutModel`."""
-        nats, correct = self.score(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
+    def plan(self, tasks: Sequence[ScoringTask], limits: BatchLimits, **options: Any) -> BatchPlan:
+        """Plans batches of any shape, sorted by length."""
+        del tasks, options
+        return SortedPlan(limits)
+
+    def score(self, batch: PaddedBatch) -> np.ndarray:
+        """Returns the log-likelihoods of a batch, float32 [B, C]."""
+        return self.log_likelihoods(*batch.lay_out())
+
+    def measure(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the sums of a batch; see `t0.evaluation.model.Model`."""
+        nats, correct = self.score_choices(batch["inputs"], batch["targets"][:, None]).sum((0, 1))
         return np.array([-nats, 0.0, correct, np.count_nonzero(batch["targets"])])
 
     @torch.inference_mode()
-    def score(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    def score_choices(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Returns each choice's log-likelihood and number of correct tokens, [B, C, 2]."""
         scores = np.zeros((*targets.shape[:2], 2), np.float32)
         places = np.argwhere(targets.any(-1))  # (row, choice)

@@ -346,7 +346,10 @@ class EventFile:
         encoded = (
             field(1, name.encode()) + float_field(2, float(value)) for name, value in values.items()
         )
-        summary = b"".join(field(1, value) for value in encoded)
+        self.add_summary(step, b"".join(field(1, value) for value in encoded))
+
+    def add_summary(self, step: int, summary: bytes) -> None:
+        """Adds a serialized `tf.Summary` message of a step."""
         self._write(_step(step) + field(_SUMMARY, summary))
 
     def _write(self, fields: bytes) -> None:

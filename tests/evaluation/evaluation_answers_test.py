@@ -108,7 +108,7 @@ def test_resume_of_interrupted_answer_decoding(tmp_path, write):
 def test_decoded_answers_that_cannot_be_decoded_are_refused(tmp_path):
     with pytest.raises(UserError, match="third, example 0: its choices have different inputs"):
         evaluate(tmp_path, decoder=Decoder())
-    given = dict.fromkeys(("lengths", "make_scorer", "make_plan"))
+    given = dict.fromkeys(("lengths", "open_model", "limits"))
     settings = ranking.RankEvaluationSettings(decode_answers=True)
     with pytest.raises(UserError, match="this engine cannot decode answers"):
         ranking.rank([], str(tmp_path), {}, settings=settings, **given)

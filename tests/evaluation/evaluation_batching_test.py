@@ -303,12 +303,12 @@ def test_packing_rows_have_every_token_once(groups, rows, spare):
 
 @given(grouped())
 def test_packing_score_is_sum_over_tokens_of_a_choice(groups):
-    class Ones:
-        def log_probabilities(self, tokens, shape):
-            assert tokens.targets.shape == (1, shape.targets)
-            return np.where(tokens.targets > 0, 1.0, np.nan)  # padding may have any value
-
-    found = pack_groups(groups, room_for(groups, spare=3)).score(Ones())
+    shape = room_for(groups, spare=3)
+    batch = pack_groups(groups, shape)
+    tokens, owners = batch.lay_out()
+    assert tokens.targets.shape == (1, shape.targets)
+    ones = np.where(tokens.targets > 0, 1.0, np.nan)  # padding may have any value
+    found = batch.sum_choices(ones, owners)
     assert found.tolist() == [list(map(len, group.targets)) for group in groups]
 
 
@@ -436,19 +436,12 @@ def test_packed_batches_let_no_group_wait_for_long():
 
 
 def test_packed_batch_is_scored_in_the_shape_of_its_plan():
-    asked = []
-
-    class Asked:
-        def log_probabilities(self, tokens, shape):
-            asked.append((tokens, shape))
-            return np.zeros(tokens.targets.shape)
-
     plan = plan_packed(counted([{(3, 2): 1, (1, 4): 1}]), COSTS, BatchLimits(99, 0), most_shapes=1)
     queues = BatchQueues(plan)
     for number, size in enumerate([(3, 2), (1, 4)]):
         assert not list(queues.add(group(0, number, *size)))
     (batch,) = queues.flush()
-    assert batch.score(Asked()).shape == (2, 1)
-    ((tokens, shape),) = asked
+    tokens, owners = batch.lay_out()
+    assert batch.sum_choices(np.zeros(tokens.targets.shape), owners).shape == (2, 1)
     assert tokens.inputs.tolist() == [[1, 1, 2, 3]]
-    assert shape == plan.shapes[0] == PackedShape(1, 4, 6)
+    assert batch.shape == plan.shapes[0] == PackedShape(1, 4, 6)

@@ -127,7 +127,8 @@ def test_template_number_of_classes_comes_from_answer_choices(choices, known):
 class _Guesses:
     """Scores without a model."""
 
-    def log_likelihoods(self, inputs, targets):
+    def score(self, batch):
+        _, targets = batch.lay_out()
         return -1.0 - (targets.sum(-1) % 7).astype(np.float32)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from t0.errors import UserError
 from t0.evaluation import ranking
-from t0.evaluation.batching import BatchLimits, BatchShard, SortedPlan
+from t0.evaluation.batching import BatchLimits, BatchShard
 from t0.evaluation.examples import RankTaskFacts
 from t0.evaluation.merging import merge
 from t0.evaluation.rank_metrics import RankClassification
@@ -51,8 +51,8 @@ def rank(tmp_path, monkeypatch):
             str(tmp_path),
             {"task": (facts, open_records)},
             lengths=None,
-            make_scorer=Scorer,
-            make_plan=lambda *_: SortedPlan(BatchLimits(tokens=80, target_tokens=80)),
+            open_model=lambda *_, **__: Scorer(),
+            limits=lambda _: BatchLimits(tokens=80, target_tokens=80),
             settings=ranking.RankEvaluationSettings(),
         )
         lines = (tmp_path / "scores" / "task_7.jsonl").read_text().splitlines()

@@ -15,8 +15,10 @@ from tests.evaluation.tiny_models import LAYOUT, MODEL, VOCABULARY, bind
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
 
-from t0.evaluation import evaluate as evaluation
+from t0.evaluation import scorer
 from t0.evaluation.batching import model_costs
+from t0.run import models
+from t0.run.task_evaluation import rank_tasks
 
 LIMITS = {"inputs": 24, "targets": 5}
 
@@ -84,29 +86,28 @@ def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arg
         arguments["params"] = [*arguments.get("params", ()), limit]
         with pytest.MonkeyPatch.context() as patched:
             # Otherwise so small a model has all of its batches in one shape.
-            patched.setattr(evaluation, "model_costs", _costs_of_padding_alone)
+            patched.setattr(scorer, "model_costs", _costs_of_padding_alone)
             return evaluate(
                 model_dir, datasets, batch_size=batch_size, limits=limits, mesh=mesh, **arguments
             )
     bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
-    evaluation.rank_evaluate(
-        {
-            **MODEL,
-            "mesh_shape": mesh,
-            "layout_rules": LAYOUT,
-            "vocabulary": Vocabulary(),
-            "sequence_length": limits,
-            "batch_size": batch_size,
-            "dataset_split": "validation",
-            "model_dir": str(model_dir),
-            "eval_dataset_fn": lambda **_: datasets,
-            "eval_summary_dir": None,
-            "eval_dir_suffix": None,
-            "eval_checkpoint_step": arguments.pop("step", None),
-        },
-        **arguments,
-    )
+    run_arguments = {
+        **MODEL,
+        "mesh_shape": mesh,
+        "layout_rules": LAYOUT,
+        "vocabulary": Vocabulary(),
+        "sequence_length": limits,
+        "batch_size": batch_size,
+        "dataset_split": "validation",
+        "model_dir": str(model_dir),
+        "eval_dataset_fn": lambda **_: datasets,
+        "eval_summary_dir": None,
+        "eval_dir_suffix": None,
+        "eval_checkpoint_step": arguments.pop("step", None),
+    }
+    checkpoint = arguments.pop("checkpoint", None)
+    rank_tasks(run_arguments, checkpoint, models.opener(run_arguments, "tensorflow"))
     return model_dir / "validation_eval"
 
 

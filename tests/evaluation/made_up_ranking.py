@@ -29,7 +29,14 @@ class Scorer:
         self.step = int(checkpoint)
         return 1
 
-    def log_likelihoods(self, inputs, targets):
+    def close(self):
+        pass
+
+    def plan(self, tasks, limits, **options):
+        return SortedPlan(limits)
+
+    def score(self, batch):
+        inputs, targets = batch.lay_out()
         self.batches += 1
         noise = np.float32(inputs.sum() % 101) / 1000 * self.step
         return -noise - (targets.sum(-1) % 7).astype(np.float32) / 3
@@ -83,8 +90,8 @@ def evaluate(folder, shard=0, shards=1, *, tasks=tuple(TASKS), decoder=None, met
         str(folder),
         {name: ranked(name, metric) for name in tasks},
         lengths=None,
-        make_scorer=lambda: scorer,
-        make_plan=lambda *_: SortedPlan(BatchLimits(tokens=80, target_tokens=80)),
+        open_model=lambda *_, **__: scorer,
+        limits=lambda _: BatchLimits(tokens=80, target_tokens=80),
         settings=RankEvaluationSettings(
             shard_id=shard, num_shards=shards, decode_answers=decoder is not None
         ),

@@ -34,7 +34,7 @@ IMPORTED_FIRST = (
     "t0.run.command",
     "t0.run.model_api",
     "t0.run.modes",
-    "t0.evaluation.evaluate",
+    "t0.run.task_evaluation",
     "t0.seqio_tasks",
     "t0.training.loop",
     "t5.models",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.inference.search import DecodingMethod
+from t0.evaluation.model import DecodingMethod
 from tests.evaluation.tiny_models import write_checkpoint
 from tests.inference.slow_search import EOS, SlowSearch
 from tests.inference.tiny_generation import (

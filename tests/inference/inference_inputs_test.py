@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t0.errors import UserError
+from t0.evaluation.model import DecodingMethod
 from t0.inference import inputs, task_inputs
 from t0.inference.inputs import (
     InferenceExample,
@@ -19,7 +20,6 @@ from t0.inference.inputs import (
     padded_length,
     windows,
 )
-from t0.inference.search import DecodingMethod
 from tests.inference.word_predictions import Words
 
 

@@ -37,7 +37,6 @@ def inputs(tmp_path):
 def backwards(monkeypatch):
     monkeypatch.setattr(Backwards, "calls", [])
     monkeypatch.setattr(Backwards, "stop_after", None)
-    monkeypatch.setattr(text_decoder, "MeshGenerator", Backwards)
     return Backwards
 
 
@@ -57,7 +56,8 @@ def infer(model_dir, *, lengths=LENGTHS, **settings):
             "batch_size": 4,
             "model_dir": str(model_dir),
             "eval_checkpoint_step": None,
-        }
+        },
+        Backwards,
     )
 
 
@@ -192,13 +192,13 @@ def test_prediction_reads_inputs_lazily(model_dir, inputs, tmp_path, backwards, 
     encode = Words.encode
     monkeypatch.setattr(Words, "encode", lambda self, text: read.append(text) or encode(self, text))
     ahead = []
-    answer = backwards.predict
+    answer = backwards.generate
 
     def noting(self, *args):
         ahead.append(len(read) - 4 * len(backwards.calls))
         return answer(self, *args)
 
-    monkeypatch.setattr(backwards, "predict", noting)
+    monkeypatch.setattr(backwards, "generate", noting)
     infer(model_dir, input_file=inputs, output_dir=tmp_path)
     assert len(ahead) == 10
     assert max(ahead) <= 8

@@ -46,7 +46,11 @@ class Scorer:
     def restore(self, checkpoint):
         return 1
 
-    def log_likelihoods(self, inputs, targets):
+    def plan(self, tasks, limits, **options):
+        return SortedPlan(limits)
+
+    def score(self, batch):
+        inputs, targets = batch.lay_out()
         if self.batches is not None and self.scored == self.batches:
             raise KeyboardInterrupt
         self.scored += 1
@@ -76,8 +80,14 @@ def write_csv(path, count=30, **more):
 
 def run(task, folder, scorer=None):
     file = PredictionFile(str(folder / "predictions.jsonl"), task.facts())
-    make_plan = lambda tasks, scorer: SortedPlan(BatchLimits(120, 4000))  # noqa: E731
-    rank_rows(task, file, lambda: scorer or Scorer(), make_plan, "checkpoint")
+    rank_rows(
+        task,
+        file,
+        lambda *_, **__: scorer or Scorer(),
+        lambda _: BatchLimits(120, 4000),
+        "checkpoint",
+        "float32",
+    )
     return str(folder / "predictions.jsonl")
 
 

@@ -10,7 +10,8 @@ compat.apply()
 
 import tensorflow.compat.v1 as tf  # noqa: E402
 
-from t0.inference.search import DecodingMethod, _largest, search  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
+from t0.inference.search import _largest, search  # noqa: E402
 
 EXAMPLES, WORDS, LENGTH = 300, 7, 8
 RNG = np.random.default_rng(11)

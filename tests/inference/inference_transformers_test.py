@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not in the lock")
 transformers = pytest.importorskip("transformers")
 
-from t0.inference.search import DecodingMethod  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from tests.evaluation.evaluation_transformers_test import hf_model  # noqa: E402
 from tests.evaluation.tiny_models import write_checkpoint  # noqa: E402
 from tests.inference.tiny_generation import INPUTS, ending_variables, make_generator, predict  # noqa: E402

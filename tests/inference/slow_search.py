@@ -41,6 +41,11 @@ class SlowSearch(NumpyT5):
             alive = [(tokens, score) for score, tokens in grown if tokens[-1] != EOS][:count]
         return best
 
+    def likeliest(self, inputs, targets):
+        """The likeliest token at each position of a target."""
+        memory = self._memory(inputs)
+        return [int(self._next(memory, targets[:n]).argmax()) for n in range(len(targets))]
+
     def _one_by_one(self, inputs, limit, choose):
         memory, tokens, score = self._memory(inputs), [], 0.0
         while len(tokens) < limit and EOS not in tokens:

@@ -10,8 +10,8 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 from mesh_tensorflow.transformer import utils as mesh_utils  # noqa: E402
 
 from t0.evaluation.mesh_model import Placement  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.inference.generator import MeshGenerator  # noqa: E402
-from t0.inference.search import DecodingMethod  # noqa: E402
 from tests.evaluation.tiny_models import LAYOUT, VOCABULARY, bind, padded, random_variables  # noqa: E402
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
@@ -55,7 +55,7 @@ def predict(generator, inputs=INPUTS, limits=LIMITS, *, rows=None, length=None, 
     most = np.pad(np.array(limits, np.int32), (0, len(array) - len(inputs)))
     if draws is None:
         draws = np.zeros((len(array), max(limits)), np.float32)
-    ids, scores = generator.predict(array, most, draws)
+    ids, scores = generator.generate(array, most, draws)
     found = []
     for row, limit in enumerate(limits):
         ends = np.flatnonzero(ids[row] == 1)

@@ -22,18 +22,18 @@ class Words:
 
 
 class Backwards:
-    """Stands for a `MeshGenerator`; counts its calls, and stops like a killed process."""
+    """Stands for a model that generates; counts its calls, and stops like a killed process."""
 
     calls = []
     stop_after = None
 
-    def __init__(self, model, types, placement, method):
+    def __init__(self, ability, *, dtype, method):
         self.replicas, self.method = 1, method
 
     def restore(self, checkpoint):
         return 0
 
-    def predict(self, inputs, limits, draws):
+    def generate(self, inputs, limits, draws):
         cls = type(self)
         if cls.stop_after is not None and len(cls.calls) >= cls.stop_after:
             raise KeyboardInterrupt

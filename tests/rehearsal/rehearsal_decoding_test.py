@@ -5,8 +5,9 @@ import contextlib
 import numpy as np
 import pytest
 
+from t0.evaluation.model import DecodingMethod
 from t0.inference.generator import MeshGenerator
-from t0.inference.search import EOS, DecodingMethod
+from t0.inference.search import EOS
 from t0.rehearsal.feeding import random_choices
 from t0.rehearsal.one_device import build_for_one_device
 from t0.rehearsal.virtual_pod import ReadingCores, VirtualPod, equal_on_cores
@@ -34,7 +35,7 @@ def predicted(run, prefix, inputs):
     with contextlib.closing(generator):
         generator.restore(prefix)
         limits = np.full(len(inputs), inputs.shape[1], np.int32)
-        return generator.predict(inputs, limits, np.zeros(inputs.shape, np.float32))[0]
+        return generator.generate(inputs, limits, np.zeros(inputs.shape, np.float32))[0]
 
 
 def up_to_end(ids):

@@ -19,9 +19,10 @@ from t0.config import parse
 from t0.config.flags import GIN_MODES
 from t0.config.plain_values import parameters_of
 from t0.errors import UserError
-from t0.evaluation import evaluate
+from t0.evaluation import settings as evaluation_settings
 from t0.feeding import opening
-from t0.run import configure, mesh_settings, modes, specify
+from t0.run import configure, mesh_settings, modes, specify, task_evaluation
+from t0.run.configured_run import ConfiguredRun
 from t0.torch import schedules
 from t0.training import graph
 
@@ -178,14 +179,15 @@ APPLIED = {
     "run": FIELDS - {"outer_batch_size", "init_variable_filter", "model_info_file"},
     "tpu_estimator_model_fn": {*graph._OF_MODEL_FN},
     "mesh_train_dataset_fn": DATA - {"default_seed", "choices"},
-    "mesh_eval_dataset_fn": {*evaluate._READING, "mixture_or_task_name"},
+    "mesh_eval_dataset_fn": {*evaluation_settings._READING, "mixture_or_task_name"},
 }
 # The same for single parameters -> a text of the module that reads the parameter.
 READERS = {
     "run": {
         "train_dataset_fn": ("run/modes.py", 'arguments["train_dataset_fn"]'),
-        "eval_dataset_fn": ("evaluation/evaluate.py", 'arguments["eval_dataset_fn"]'),
-        "dataset_split": ("evaluation/evaluate.py", 'arguments["dataset_split"]'),
+        "eval_dataset_fn": ("run/task_evaluation.py", 'arguments["eval_dataset_fn"]'),
+        "dataset_split": ("run/task_evaluation.py", 'arguments["dataset_split"]'),
+        "output_eval_examples": ("run/task_evaluation.py", 'arguments["output_eval_examples"]'),
         "eval_checkpoint_step": ("evaluation/mesh_model.py", 'arguments["eval_checkpoint_step"]'),
         "eval_summary_dir": ("evaluation/ranking.py", 'arguments["eval_summary_dir"]'),
         "eval_dir_suffix": ("evaluation/ranking.py", 'arguments["eval_dir_suffix"]'),
@@ -193,7 +195,7 @@ READERS = {
         "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
         "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),
         "train_model_fn": ("run/modes.py", 'bound("run.train_model_fn")'),
-        "predict_fn": ("run/modes.py", 'bound("run.predict_fn")'),
+        "predict_fn": ("run/task_evaluation.py", 'bound("run.predict_fn")'),
     },
     "serialize_num_microbatches": {
         "tokens_per_microbatch_per_replica": (
@@ -240,6 +242,10 @@ CALLERS = {
 }
 
 
+# Parameters that are read in one mode and have no effect in another.
+IN_BOTH = {"tpu_estimator_model_fn": {"outer_batch_size"}, "run": {"output_eval_examples"}}
+
+
 def signature_of(function):
     return set(inspect.signature(gin_config._REGISTRY.get_match(function).wrapped).parameters)
 
@@ -252,7 +258,7 @@ def test_every_parameter_of_replaced_mesh_functions_is_applied_or_named(function
     assert found <= covered
     assert {*readers, *named} <= found
     # gin cannot bind what the caller passes, and a parameter is not both read and unread.
-    in_both = {"outer_batch_size"} if function == "tpu_estimator_model_fn" else set()
+    in_both = IN_BOTH.get(function, set())
     assert ({*APPLIED.get(function, ()), *readers} & {*named}) - {"vocabulary", "model_dir"} == (
         in_both
     )
@@ -262,7 +268,9 @@ def test_every_parameter_of_replaced_mesh_functions_is_applied_or_named(function
 
 def test_named_functions_of_mesh_are_all_in_the_table():
     assert mesh_settings.UNREAD.keys() <= CALLERS.keys()
-    assert all(modes.MODES[mode] is modes._mesh_run for mode in GIN_MODES if "export" in mode)
+    assert all(
+        modes.MODES[mode] is ConfiguredRun.call_mesh for mode in GIN_MODES if "export" in mode
+    )
 
 
 @pytest.mark.parametrize("function", ["train_model", "eval_model"])
@@ -314,6 +322,6 @@ def test_function_that_scores_is_refused_by_torch_and_in_mode_eval(monkeypatch):
     with pytest.raises(UserError, match="run.predict_fn is a function of TensorFlow"):
         specify._evaluation_fields("score_eval", {}, None, (None, None))
     called = []
-    monkeypatch.setattr(modes, "_mesh_run", called.append)
-    modes._rank("the run")
-    assert called == ["the run"]
+    monkeypatch.setattr(mesh_utils, "run", lambda **given: called.append(given))
+    task_evaluation.score_eval(ConfiguredRun("score_eval", {"model_dir": "/m"}))
+    assert called == [{"model_dir": "/m"}]

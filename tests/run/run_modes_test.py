@@ -43,7 +43,7 @@ def test_infer_mode_of_encoder_decoder_builds_no_estimator(monkeypatch, called):
     calls = []
     monkeypatch.setattr(modes.text_decoder, "predict", lambda *given: calls.append(given))
     modes.carry_out(ConfiguredRun("infer", ARGUMENTS, "/checkpoint"))
-    ((given, checkpoint),) = calls
+    ((given, _, checkpoint),) = calls
     assert given["model_type"] == "bitransformer"
     assert checkpoint == "/checkpoint"
     assert given["sequence_length"] == {"inputs": 8, "targets": 8}

@@ -17,7 +17,7 @@ IMPORTED = ("t0.cli.torch_run", "t0.torch.loop", "t0.torch.evaluation", "t0.torc
 IMPORTED_WITH_TRANSFORMERS = (
     "t0.run.model_api",
     "t0.run.transformers_evaluation",
-    "t0.evaluation.evaluate",
+    "t0.run.task_evaluation",
     "t0.seqio_tasks",
     "t0.torch.transformers_model",
     "t0.reports.report",

@@ -1,4 +1,4 @@
-"""Runs `python -m t0.torch` by one process that cannot import TensorFlow."""
+"""Runs `python -m t0.torch` by one process that cannot import TensorFlow before it judges texts."""
 
 import sys
 from importlib.machinery import ModuleSpec
@@ -25,7 +25,15 @@ def main():
     names = _HEAVY[:-1] if exports else _HEAVY
     there = sorted({name.partition(".")[0] for name in sys.modules} & {*names})
     assert not there, f"{there} were imported before"
-    sys.meta_path.insert(0, _Absent(names))
-    from t0.cli.torch_run import console_entry_point
+    absent = _Absent(names)
+    sys.meta_path.insert(0, absent)
+    from t0.cli import torch_run
 
-    return console_entry_point()
+    judge_texts = torch_run.judge_texts
+
+    def judge_with_tensorflow(words):
+        sys.meta_path.remove(absent)
+        judge_texts(words)
+
+    torch_run.judge_texts = judge_with_tensorflow
+    return torch_run.console_entry_point()

@@ -11,7 +11,7 @@ from t0.config.model_spec import (  # noqa: E402
     ModelShape,  # noqa: E402
     T5Spec,
 )
-from t0.inference.inputs import DecodingMethod  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.evaluation import ShardedScorer  # noqa: E402
 from t0.torch.world import World  # noqa: E402
@@ -168,12 +168,12 @@ def test_t5_scores_and_losses_do_not_depend_on_batch_size_or_order(checkpoints):
     ]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
     np.testing.assert_allclose(backwards, alone, rtol=1e-5)
-    losses = scorer.sums({"inputs": inputs, "targets": targets[:, 1]})
-    reversed_losses = scorer.sums(
+    losses = scorer.measure({"inputs": inputs, "targets": targets[:, 1]})
+    reversed_losses = scorer.measure(
         {"inputs": inputs[::-1].copy(), "targets": targets[::-1, 1].copy()}
     )
     of_rows = [
-        scorer.sums({"inputs": inputs[n : n + 1], "targets": targets[n : n + 1, 1]})
+        scorer.measure({"inputs": inputs[n : n + 1], "targets": targets[n : n + 1, 1]})
         for n in range(len(inputs))
     ]
     np.testing.assert_allclose(reversed_losses, losses, rtol=1e-5)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import torch_runs  # noqa: E402
 
 from t0.config.model_spec import Dropout, require_t5  # noqa: E402
-from t0.inference.inputs import DecodingMethod  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.torch import evaluation, loop, world  # noqa: E402
 from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402
@@ -228,7 +228,7 @@ def predicted(place, name, beams, checkpoint):
     inputs = np.random.default_rng(2).integers(2, 30000, (5, 40)).astype(np.int32)
     inputs[3, 20:] = 0
     limits = np.array([12, 12, 7, 12, 0], np.int32)
-    return generator.predict(inputs, limits, np.zeros((5, 12), np.float32))
+    return generator.generate(inputs, limits, np.zeros((5, 12), np.float32))
 
 
 @PLACES

@@ -103,7 +103,7 @@ def results(model, order):
         for c, (_, scored) in enumerate(row):
             targets[n, c, : len(scored)] = np.array(scored) + 1
     sums = [
-        model.sums({"inputs": inputs[n : n + size], "targets": targets[n : n + size, 0]})
+        model.measure({"inputs": inputs[n : n + size], "targets": targets[n : n + size, 0]})
         for size in (1, len(order))
         for n in range(0, len(order), size)
     ]

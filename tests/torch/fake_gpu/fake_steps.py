@@ -37,7 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from t0.config.model_spec import require_t5  # noqa: E402
-from t0.inference.inputs import DecodingMethod  # noqa: E402
+from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from t0.training.stepping import LoopOptions  # noqa: E402
@@ -222,7 +222,7 @@ def decode(case, world):
     generator.restore("")
     yield
     draws, limits = np.zeros((case.rows, 16), np.float32), np.full(case.rows, 16)
-    generator.predict(np.ones((case.rows, 256), np.int64), limits, draws)
+    generator.generate(np.ones((case.rows, 256), np.int64), limits, draws)
     yield {}
 
 

@@ -9,15 +9,11 @@ import seqio
 from t0.compat import mesh_dataset, t5_metrics
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.evaluation.decoded import (
-    NUMBER,
-    READABLE,
-    intervals,
-    read_from,
-    with_results,
-    write_predictions,
-)
+from t0.evaluation import decoding
+from t0.evaluation.decoding import NUMBER, DecodedTask, TextEvaluation, read_from
+from t0.evaluation.prediction_files import READABLE, write_predictions
 from t0.evaluation.results import DECODED
+from t0.evaluation.text_metrics import intervals
 from t0.sources.folders import SplitFile
 from t0.tasks.recipe_tasks import TEXT, RecordSource, question_task, t5_features, tokenized
 
@@ -144,7 +140,7 @@ class Text:
 
 @pytest.fixture
 def judge(tmp_path, clean_registries):
-    """Judges two decoded texts with Mesh TensorFlow's own evaluation; returns the folder."""
+    """Judges two decoded texts; returns the folder."""
     features = {name: seqio.Feature(seqio.ByteVocabulary()) for name in ("inputs", "targets")}
     texts = ["green", "black"]
 
@@ -170,11 +166,9 @@ def judge(tmp_path, clean_registries):
         dataset = mesh_dataset.EvalDataset(
             name, records, lambda text, **_: text, seqio.TaskRegistry.get("teas").metric_fns
         )
-        with tf.Graph().as_default(), read_from(str(tmp_path / "in")) as decode:
-            with_results(decode, {})(
-                lambda **_: None, None, None, 2, "test", str(tmp_path / "model"),
-                lambda **_: [dataset], str(tmp_path / "out"), 7,
-            )  # fmt: skip
+        checkpoints, decode = read_from(str(tmp_path / "in"))
+        settings = TextEvaluation(str(tmp_path / "out"), {})
+        decoding.evaluate([dataset], checkpoints.items(), decode, settings)
         return tmp_path / "out"
 
     return run
@@ -215,15 +209,19 @@ def decoded_folder(folder, lines):
         (folder / f"{task}_7.jsonl").write_text(text)
 
 
+def decoded_task(name, examples):
+    return DecodedTask(mesh_dataset.EvalDataset(name, None, None, []), examples, [])
+
+
 def test_decoded_texts_are_joined_by_task_and_number(tmp_path):
     records = [{"idx": n, "prediction": f"text {n}"} for n in (4, 2, 0, 1, 3)]
     others = [{"idx": n, "prediction": f"other {n}"} for n in range(3)]
     decoded_folder(tmp_path, {"teas": records, "coffees": others})
-    tasks = [("teas", [{NUMBER: 1}, {NUMBER: 3}]), ("coffees", [{}, {}])]
-    with read_from(str(tmp_path)) as decode:
-        found = list(decode(tasks, "model.ckpt-7"))
-        with pytest.raises(UserError, match="coffees_7.jsonl has no prediction with idx 3, which"):
-            list(decode([("coffees", [{}] * 4)], "model.ckpt-7"))
+    tasks = [decoded_task("teas", [{NUMBER: 1}, {NUMBER: 3}]), decoded_task("coffees", [{}, {}])]
+    _, decode = read_from(str(tmp_path))
+    found = list(decode(tasks, "model.ckpt-7"))
+    with pytest.raises(UserError, match="coffees_7.jsonl has no prediction with idx 3, which"):
+        list(decode([decoded_task("coffees", [{}] * 4)], "model.ckpt-7"))
     assert found == ["text 1", "text 3", "other 0", "other 1"]
 
 
@@ -232,5 +230,6 @@ def test_decoded_texts_are_joined_by_task_and_number(tmp_path):
 )
 def test_decoded_texts_without_a_new_number_are_refused(tmp_path, record):
     decoded_folder(tmp_path, {"teas": [{"idx": 0, "prediction": "x"}, record]})
-    with read_from(str(tmp_path)) as decode, pytest.raises(UserError, match="teas_7.jsonl"):
-        list(decode([("teas", [{}])], "model.ckpt-7"))
+    _, decode = read_from(str(tmp_path))
+    with pytest.raises(UserError, match="teas_7.jsonl"):
+        list(decode([decoded_task("teas", [{}])], "model.ckpt-7"))

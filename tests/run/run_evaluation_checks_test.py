@@ -7,8 +7,10 @@ import seqio
 
 from t0.compat import gin
 from t0.errors import UserError
-from t0.evaluation import evaluate
-from t0.run import evaluation_dispatch, torch_evaluation
+from t0.evaluation.kinds import kinds_of
+from t0.evaluation.settings import EvaluationSettings, first_records
+from t0.run import models
+from t0.run.evaluation_checks import check_tasks
 
 
 class Task:
@@ -28,9 +30,7 @@ LENGTHS = {"inputs": 8, "targets": 8}
 
 
 def test_evaluation_dispatch_to_rank_decode_or_perplexity():
-    kinds = evaluation_dispatch.kinds_of(
-        [RANKED, DECODED, MEASURED, Task("x", features=("inputs",))]
-    )
+    kinds = kinds_of([RANKED, DECODED, MEASURED, Task("x", features=("inputs",))])
     names = {kind: [task.name for task in tasks] for kind, tasks in kinds.items()}
     assert names == {
         "rank": ["rte_score_eval"],
@@ -38,7 +38,7 @@ def test_evaluation_dispatch_to_rank_decode_or_perplexity():
         "perplexity": ["text_lm"],
         "": ["x"],
     }
-    assert evaluation_dispatch.check([RANKED, DECODED, MEASURED], LENGTHS, on_tpu=False) == [
+    assert check_tasks([RANKED, DECODED, MEASURED], LENGTHS, on_tpu=False) == [
         "evaluation of 3 task(s): 1 ranked, 1 decoded, 1 measured (perplexity)"
     ]
 
@@ -55,13 +55,13 @@ def test_evaluation_dispatch_to_rank_decode_or_perplexity():
 )
 def test_evaluation_dispatch_refuses_tasks_it_cannot_evaluate(tasks, lengths, on_tpu, message):
     with pytest.raises(UserError, match=message):
-        evaluation_dispatch.check(tasks, lengths, on_tpu=on_tpu)
+        check_tasks(tasks, lengths, on_tpu=on_tpu)
 
 
 def test_rank_evaluation_of_a_language_model_is_refused():
     gin.parse_config("run.model_type = 'lm'")
     with pytest.raises(UserError, match=r"run.model_type is 'lm'.*score_eval.gin"):
-        evaluation_dispatch.check([RANKED], LENGTHS, on_tpu=False)
+        check_tasks([RANKED], LENGTHS, on_tpu=False)
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ def test_rank_evaluation_of_a_language_model_is_refused():
 def test_evaluation_dispatch_refuses_examples_it_cannot_join(setting, message):
     gin.parse_config(f"mesh_eval_dataset_fn.{setting}")
     with pytest.raises(UserError, match=message):
-        evaluation_dispatch.check([DECODED], LENGTHS, on_tpu=True)
+        check_tasks([DECODED], LENGTHS, on_tpu=True)
 
 
 def test_number_of_evaluation_examples_is_all_if_negative():
-    assert evaluate.first_records() is None
+    assert first_records() is None
     for number, expected in ((-1, None), (5, 5), (None, None)):
         gin.parse_config(f"mesh_eval_dataset_fn.num_eval_examples = {number}")
-        assert evaluate.first_records() == expected
+        assert first_records() == expected
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "3"])
 def test_evaluation_examples_setting_that_is_wrong_is_refused(wrong):
     with pytest.raises(UserError, match=r"evaluation.examples is .* a whole number from 1"):
-        evaluation_dispatch.EvaluationSettings(examples=wrong)
+        EvaluationSettings(examples=wrong)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
@@ -98,5 +98,5 @@ def test_evaluation_examples_setting_that_is_wrong_is_refused(wrong):
 )
 def test_evaluation_engine_torch_without_pytorch_is_one_line(engine, device, flag):
     with pytest.raises(UserError, match=f"{flag}: PyTorch is not installed: .*torch") as caught:
-        torch_evaluation.choose_engine(engine, device)
+        models.choose_engine(engine, device)
     assert "\n" not in str(caught.value)

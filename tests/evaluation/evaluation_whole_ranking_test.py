@@ -1,4 +1,4 @@
-"""`rank_evaluate` over made-up tasks: its files hold what an independent computation gives."""
+"""Whole rank evaluations over made-up tasks: their files hold what an independent computation gives."""
 
 import collections
 import hashlib

@@ -1,23 +1,67 @@
-"""Evaluates with PyTorch instead of TensorFlow, for `t0 eval` and mode `eval`.
+"""Opens the model of a run to score, generate or measure, with Mesh TensorFlow or PyTorch.
 
     choose_engine("auto", "auto")           # "torch" if PyTorch sees a GPU, else "tensorflow"
-    engine = TorchEvaluation(arguments, "auto")         # gin's model
-    engine.make_scorer("float32")       # a `ranking.ChoiceScorer` and `perplexity.HeldOutModel`
-    engine.make_generator(dtype="float32", method=method)
+    open_model = opener(arguments, "torch")
+    model = open_model(Ability.SCORE, dtype="float32")      # a `t0.evaluation.model.Model`
 
-Only the scorer and the generator depend on the engine. Records, batches, metrics and files do not.
+`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. Only the model
+depends on the engine. Records, batches, metrics and files do not.
 """
 
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import tf
 from t0.config.model_spec import require_t5
 from t0.errors import UserError, install_command, say
-from t0.evaluation.mesh_model import both_vocabularies
+from t0.evaluation.held_out_model import MeshHeldOutModel
+from t0.evaluation.mesh_model import both_vocabularies, build_model
+from t0.evaluation.model import GREEDY, Ability, DecodingMethod, Model, OpenModel
+from t0.evaluation.scorer import MeshScorer
+from t0.inference.generator import MeshGenerator
+from t0.mesh import devices
 from t0.run import specify
+from t0.training.graph import TrainingSpec
+
+
+def opener(arguments: Mapping[str, Any], engine: str, device: str = "auto") -> OpenModel:
+    """Returns the function that opens the configured model.
+
+    Args:
+      arguments: the arguments of the run.
+      engine: "tensorflow" or "torch".
+      device: PyTorch's device, one of `t0.torch.world.DEVICES`.
+
+    Raises:
+      UserError: the PyTorch engine does not support the model.
+    """
+    if engine != "torch":
+        return functools.partial(_open_mesh_model, arguments)
+    from t0.torch import evaluation, world
+
+    sizes = [each.vocab_size for each in both_vocabularies(arguments["vocabulary"])]
+    spec = require_t5(specify.model_spec(arguments, *sizes))
+    process = world.World(0, 1, world.find_device(device))
+    say(f"evaluated with PyTorch on {world.device_name(process.device)}")
+    return functools.partial(evaluation.open_model, spec, process)
+
+
+def _open_mesh_model(
+    arguments: Mapping[str, Any],
+    ability: Ability,
+    *,
+    dtype: str,
+    method: DecodingMethod = GREEDY,
+    features: Sequence[str] = (),
+) -> Model:
+    activations = devices.activation_dtype(dtype)
+    if ability == Ability.MEASURE:
+        spec = TrainingSpec.from_estimator_arguments(**arguments)
+        return MeshHeldOutModel(spec, features, activations)
+    built = build_model(arguments, activations)
+    return MeshGenerator(*built, method) if ability == Ability.GENERATE else MeshScorer(*built)
 
 
 def choose_engine(engine: str, device: str) -> str:
@@ -72,39 +116,3 @@ def activation_type(name: str, device: str) -> str:
 
     chosen = world.choose_activation_type(name, world.find_device(device))
     return str(chosen).removeprefix("torch.")
-
-
-class TorchEvaluation:
-    """Evaluates the configured model with PyTorch.
-
-    Args:
-      arguments: the arguments of the run, as `arguments.read` returns them.
-      device: one of `t0.torch.world.DEVICES`.
-
-    Raises:
-      UserError: the PyTorch engine does not support the model.
-    """
-
-    def __init__(self, arguments: Mapping[str, Any], device: str) -> None:
-        from t0.torch import world
-
-        sizes = [each.vocab_size for each in both_vocabularies(arguments["vocabulary"])]
-        self._spec = require_t5(specify.model_spec(arguments, *sizes))
-        self._world = world.World(0, 1, world.find_device(device))
-        self._activations = functools.partial(
-            world.choose_activation_type, device=self._world.device
-        )
-        say(f"evaluated with PyTorch on {world.device_name(self._world.device)}")
-
-    def make_scorer(self, dtype: str) -> Any:
-        """Builds the scorer, which scores answer choices and sums losses."""
-        from t0.torch.evaluation import ShardedScorer
-
-        return ShardedScorer(self._spec, self._world, self._activations(dtype))
-
-    def make_generator(self, *, dtype: str, method: Any) -> Any:
-        """Builds the generator, which decodes texts."""
-        from t0.torch.decoding import TorchGenerator
-
-        device = self._world.device
-        return TorchGenerator(self._spec, device, self._activations(dtype), method)

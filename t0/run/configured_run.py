@@ -1,0 +1,33 @@
+"""A run that gin and the command have configured."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from t0.compat import mesh_utils
+from t0.run import arguments as run_arguments
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredRun:
+    """A run that has been configured and checked.
+
+    Attributes:
+      mode: one of `t0.run.modes.MODES`.
+      arguments: the arguments that the command passes to Mesh TensorFlow's `run`. gin has all
+        others.
+      checkpoint: the checkpoint that the mode reads; None for the checkpoints in the model
+        directory.
+    """
+
+    mode: str
+    arguments: Mapping[str, Any]
+    checkpoint: str | None = None
+
+    def read(self) -> dict[str, Any]:
+        """Returns all arguments of `run`; see `arguments.read`."""
+        return run_arguments.read(self.arguments)
+
+    def call_mesh(self) -> None:
+        """Calls Mesh TensorFlow's `run`."""
+        mesh_utils.run(**self.arguments)
