@@ -216,7 +216,7 @@ def _prepare_with_transformers(
     from t0.run.models import choose_engine
 
     engine = choose_engine("torch", args.device)
-    from t0.torch.transformers_model import import_transformers
+    from t0.torch.pretrained_folder import import_transformers
 
     import_transformers()  # reports a missing package
     return engine, functools.partial(_run_with_transformers, path, source)

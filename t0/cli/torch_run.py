@@ -113,7 +113,7 @@ def main(argv: Sequence[str]) -> None:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("highest" if arguments.no_tf32 else "high")
         modes = {
-            "score_eval": evaluation.rank_choices,
+            "score_eval": evaluation.score_eval,
             "infer": evaluation.predict,
             "eval": functools.partial(
                 evaluation.evaluate, judge=None if _is_file(words) else judge_texts

@@ -81,12 +81,12 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     import torch
 
-    from t0.torch import transformers_model, world
+    from t0.torch import pretrained_folder, transformers_model, world
 
     process = world.World(0, 1, world.find_device(evaluation.device))
     activations = models.activation_type(evaluation.activations, evaluation.device)
     batch_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[process.device_kind]
-    pretrained = transformers_model.PretrainedFolder(folder)
+    pretrained = pretrained_folder.PretrainedFolder(folder)
     if evaluation.join and pretrained.is_encoder_decoder:
         raise UserError(
             f"--join={evaluation.join} is for decoder-only models. {folder} is an encoder-decoder, "
@@ -103,7 +103,7 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
         "model_dir": folder,
         "step": _STEP,
         "source": source,
-        "engine": f"torch, transformers {transformers_model.import_transformers().__version__}",
+        "engine": f"torch, transformers {pretrained_folder.import_transformers().__version__}",
         "model_type": kind,
         "joined": joined,
         "dtype": activations,

@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node=8 -m t0.torch spec.json
 
-This package does not import TensorFlow or SeqIO, except in helper processes. It imports gin only to
-check the gin file of an export. A test checks these imports. Weights, the optimizer's state and
-batches are the same as in Mesh TensorFlow, so a run can move from one engine to the other.
+This package does not import TensorFlow or SeqIO. It imports gin only to check the gin file of an
+export. A test checks these imports. Weights, the optimizer's state and batches are the same as in
+Mesh TensorFlow, so a run can move from one engine to the other.
 """

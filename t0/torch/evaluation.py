@@ -1,10 +1,10 @@
 """Runs modes `score_eval`, `infer` and `eval` on PyTorch: ranks choices and predicts texts.
 
-    rank_choices(spec, world)                       # spec: a `RunSpec` whose mode is "score_eval"
+    score_eval(spec, world)                         # spec: a `RunSpec` whose mode is "score_eval"
     predict(spec, world)                            # spec: a `RunSpec` whose mode is "infer"
     evaluate(spec, world, judge)                    # spec: a `RunSpec` whose mode is "eval"
 
-`rank_choices` ranks answer choices. Tasks are read from their caches. Each process encodes and
+`score_eval` ranks answer choices. Tasks are read from their caches. Each process encodes and
 scores every `world.size`-th example of a batch. The first process writes the same files as the
 TensorFlow engine.
 
@@ -173,7 +173,7 @@ def evaluate(spec: RunSpec, world: World, judge: Callable[[Sequence[str]], None]
     if spec.rank is not None:
         ranked = tuple(task for task in spec.data.tasks if task.rank)
         data = dataclasses.replace(spec.data, tasks=ranked)
-        rank_choices(dataclasses.replace(spec, data=data), world)
+        score_eval(dataclasses.replace(spec, data=data), world)
     if spec.infer is None:
         return
     predict(spec, world)
@@ -200,7 +200,7 @@ def _compute_metrics(spec: RunSpec, judge: Callable[[Sequence[str]], None] | Non
     return "judged"
 
 
-def rank_choices(spec: RunSpec, world: World) -> None:
+def score_eval(spec: RunSpec, world: World) -> None:
     """Scores the tasks of a specification at each checkpoint, and writes the results.
 
     Args:

@@ -96,7 +96,7 @@ def check_decoding(model: Any) -> None:
     """
     first, second = _ordinary_ids(model)
     rows = [np.array([first, second] * 2), np.array([second])]
-    outputs, start = model.generate(rows, 2, output_logits=True)
+    outputs, start = model.generate_rows(rows, 2, output_logits=True)
     for number, row in enumerate(rows):
         before, written = np.split(outputs.sequences[number].cpu().numpy(), [start])
         separate = model.folder.is_encoder_decoder

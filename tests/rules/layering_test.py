@@ -448,7 +448,7 @@ OTHER_OPENERS = {
         "cli/torch_run torch/tokenizer_check"
     ),
     "read_bytes": "",
-    "from_pretrained": "torch/model torch/tokenizer_check torch/transformers_model",
+    "from_pretrained": "torch/model torch/tokenizer_check torch/pretrained_folder",
     "safe_open": "checkpoints/torch_shards",
     "tensorstore.open": "checkpoints/t5x",
     "torch.load": "checkpoints/weight_files",

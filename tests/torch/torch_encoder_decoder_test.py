@@ -11,7 +11,8 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 from t0.errors import UserError  # noqa: E402
-from t0.torch.transformers_model import PretrainedFolder, TransformersModel  # noqa: E402
+from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.transformers_model import TransformersModel  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from tests.torch import tiny_transformers as tiny  # noqa: E402
 

@@ -10,8 +10,9 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 from t0.errors import UserError  # noqa: E402
-from t0.torch import transformers_model  # noqa: E402
-from t0.torch.transformers_model import PretrainedFolder, TransformersModel  # noqa: E402
+from t0.torch import pretrained_folder  # noqa: E402
+from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.transformers_model import TransformersModel  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from tests.torch import encoder_decoder_table as table  # noqa: E402
 from tests.torch import tiny_transformers as tiny  # noqa: E402
@@ -37,7 +38,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch):
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
 
 
 def opened(folder, batch_tokens=4096, activations=torch.float32):
@@ -58,7 +59,7 @@ def end_early(folder, model, rows):
     end = model.end_ids[0]
     used = {int(token) for row in rows for token in row}
     model.model.generation_config.eos_token_id = None
-    written = [model.generate([row], 8)[0].sequences[0, len(row) :].tolist() for row in rows]
+    written = [model.generate_rows([row], 8)[0].sequences[0, len(row) :].tolist() for row in rows]
     counts = {t: sum(t in row for row in written) for row in written for t in row}
     token = next(t for t, n in counts.items() if t not in used | {0, end} and n < len(rows))
     inputs, outputs = model.model.get_input_embeddings(), model.model.get_output_embeddings()
@@ -134,7 +135,7 @@ def test_decoded_text_ends_at_its_end_token(without_padding, kind):
     assert min(lengths) < max(lengths)
     texts = list(model.decode([row + 1 for row in rows], 24))
     for row, text in zip(rows, texts, strict=True):
-        ids = model.generate([row], 24)[0].sequences[0, len(row) :]
+        ids = model.generate_rows([row], 24)[0].sequences[0, len(row) :]
         assert text == model.folder.tokenizer.decode(ids, skip_special_tokens=True).strip()
         assert not text.endswith("!!!!")
 

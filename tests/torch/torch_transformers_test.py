@@ -18,8 +18,9 @@ safetensors = pytest.importorskip("safetensors.torch")
 
 from t0.checkpoints import look_alikes  # noqa: E402
 from t0.errors import UserError  # noqa: E402
-from t0.torch import tokenizer_check, transformers_model  # noqa: E402
-from t0.torch.transformers_model import JOINS, PretrainedFolder, TransformersModel  # noqa: E402
+from t0.torch import pretrained_folder, tokenizer_check  # noqa: E402
+from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.transformers_model import JOINS, TransformersModel  # noqa: E402
 from t0.torch.world import World  # noqa: E402
 from tests.torch import tiny_transformers as tiny  # noqa: E402
 
@@ -263,7 +264,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_transformers_unread_weights_are_an_error(folders, tmp_path, monkeypatch, name):
     """Transformers fills what is missing at random, and logs it."""
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change, expected = UNREADABLE[name]
     change(folder)
@@ -286,7 +287,7 @@ def test_transformers_unread_weights_are_an_error(folders, tmp_path, monkeypatch
 )
 def test_transformers_restore_reads_and_counts_every_tensor(folders, tmp_path, monkeypatch, change):
     """Of two blocks with 12 tensors each, two embeddings and a norm; no kernel of a hub is run."""
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "changed")
     change(folder)
     model = opened(folder)
@@ -344,7 +345,7 @@ IDS = {
 def test_transformers_first_token_that_the_model_lacks_is_an_error(
     folders, tmp_path, monkeypatch, file, name, value
 ):
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["bart"], tmp_path / "changed")
     change_json(folder / file, lambda found: found.update({name: value}))
     with pytest.raises(UserError, match=name) as caught:
@@ -356,7 +357,7 @@ def test_transformers_first_token_that_the_model_lacks_is_an_error(
 def test_transformers_end_tokens_that_the_model_lacks_are_not_used(
     folders, tmp_path, monkeypatch, eos
 ):
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["bart"], tmp_path / "changed")
     change_json(folder / "generation_config.json", lambda found: found.update(eos_token_id=eos))
     model = opened(folder)
@@ -370,7 +371,7 @@ def test_transformers_end_tokens_that_the_model_lacks_are_not_used(
 def test_transformers_end_token_that_is_no_integer_is_an_error(
     folders, tmp_path, monkeypatch, kind, file, value
 ):
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders[kind], tmp_path / "changed")
     change_json(folder / file, lambda found: found.update(eos_token_id=value))
     with pytest.raises(UserError, match="eos_token_id") as caught:
@@ -383,7 +384,7 @@ def test_transformers_end_token_that_is_no_integer_is_an_error(
 def test_transformers_vocabulary_size_of_another_model_is_an_error(
     folders, tmp_path, monkeypatch, kind, value
 ):
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders[kind], tmp_path / "changed")
     settings(vocab_size=value)(folder)
     with pytest.raises(UserError, match=re.escape(str(folder))) as caught:
@@ -414,7 +415,7 @@ def _text_record(given, choice):
 def test_tokenizer_ids_outside_the_embedding_are_refused(folders, tmp_path, monkeypatch):
     from t0.run.transformers_evaluation import TextJoiner
 
-    monkeypatch.setattr(transformers_model, "check_within_limits", lambda folder: None)
+    monkeypatch.setattr(pretrained_folder, "check_within_limits", lambda folder: None)
     folder = shutil.copytree(folders["gpt2"], tmp_path / "small")
     settings(vocab_size=100)(folder)
     embedding = "transformer.wte.weight"
