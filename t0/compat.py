@@ -448,7 +448,7 @@ def apply(package: str = "mesh_tensorflow") -> None:
 def replaced(name: str, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
     """Replaces a function of another package during a `with` block.
 
-        with compat.replaced("mesh_utils.decode", counted) as published:
+        with compat.replaced("mesh_utils.infer_model", counted) as published:
             ...  # Mesh TensorFlow calls counted, which may call published
 
     Blocks can be nested. When a block ends, also because of an error, the previous function is

@@ -226,22 +226,22 @@ def test_patch_scoring_gets_ids_and_exported_model_gets_text(monkeypatch, vocabu
 def test_replaced_function_is_temporary_and_nested():
     from mesh_tensorflow.transformer import utils
 
-    published = utils.decode
-    with compat.replaced("mesh_utils.decode", print) as outer:
-        assert utils.decode is print
-        with compat.replaced("mesh_utils.decode", repr) as inner:
-            assert (outer, inner, utils.decode) == (published, print, repr)
-        assert utils.decode is print
-    assert utils.decode is published
+    published = utils.infer_model
+    with compat.replaced("mesh_utils.infer_model", print) as outer:
+        assert utils.infer_model is print
+        with compat.replaced("mesh_utils.infer_model", repr) as inner:
+            assert (outer, inner, utils.infer_model) == (published, print, repr)
+        assert utils.infer_model is print
+    assert utils.infer_model is published
 
 
 def test_replaced_function_is_restored_after_an_error():
     from mesh_tensorflow.transformer import utils
 
-    published = utils.decode
-    with pytest.raises(OSError), compat.replaced("mesh_utils.decode", print):
+    published = utils.infer_model
+    with pytest.raises(OSError), compat.replaced("mesh_utils.infer_model", print):
         raise OSError
-    assert utils.decode is published
+    assert utils.infer_model is published
 
 
 @pytest.mark.parametrize("name", ["mesh_utils.run", "mesh_tensorflow.decode", "decode"])
