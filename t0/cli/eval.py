@@ -260,8 +260,8 @@ def _run(description: Any, evaluation: Any) -> None:
     from t0.config import flags
     from t0.run import command, whole_evaluation
 
-    words = whole_evaluation.command_line(description, evaluation)
-    command.run(flags.parse(words), sys.argv, working_directory=False)
+    values = whole_evaluation.flag_values(description, evaluation)
+    command.run(flags.from_values(values), sys.argv, working_directory=False)
 
 
 def _run_with_transformers(path: str, source: str, evaluation: Any) -> None:

@@ -124,7 +124,7 @@ def _write_lines(
         path = adapter_folders.join(adapters, path, folder)
     description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
-    values = {
+    bindings = {
         "CHECKPOINT_PATH": description.checkpoint,
         "INFER_OUTPUT_DIR": folder,
         "TASK_FEATURE_LENGTHS": dict(prompts.lengths),
@@ -135,15 +135,13 @@ def _write_lines(
         "t0.row_predictions.engine": engine,
         "t0.row_predictions.device": args.device,
     }
-    words = [
-        "t0 predict",
-        f"--gin_file={description.gin_file}",
-        "--gin_file=runs/infer.gin",
-        f"--checkpoint={description.checkpoint}",
-        f"--activation_dtype={args.activation_dtype}",
-        f"--vocab={vocabulary}",
-        "--module_import=t0.tasks",  # the prompts are recorded, so no tasks are registered
-        *(f"--gin_param={name} = {value!r}" for name, value in values.items()),
-    ]
-    command.run(flags.parse(words), sys.argv, working_directory=False)
+    values = {
+        "gin_file": [description.gin_file, "runs/infer.gin"],
+        "gin_param": flags.bindings_of(bindings),
+        "checkpoint": description.checkpoint,
+        "activation_dtype": args.activation_dtype,
+        "vocab": vocabulary,
+        "module_import": ["t0.tasks"],  # the prompts are recorded, so no tasks are registered
+    }
+    command.run(flags.from_values(values), sys.argv, working_directory=False)
     return os.path.join(folder, row_prediction.LINES)  # noqa: PTH118

@@ -11,7 +11,7 @@ is fast.
 
 import importlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import flags
@@ -317,6 +317,25 @@ def parse(argv: Sequence[str]) -> flags.FlagValues:
     if words:
         raise UserError(f"unexpected argument '{words[0]}'; every setting is a --flag=value")
     return flag_values
+
+
+def from_values(values: Mapping[str, Any]) -> flags.FlagValues:
+    """Returns the flags of a run that another command describes, such as `t0 eval`.
+
+    Args:
+      values: flag -> its value, with the type that a parsed command line has. All other flags have
+        their defaults.
+    """
+    flag_values = parse(["t0"])
+    for name, value in values.items():
+        flag = flag_values[name]
+        flag.value, flag.present, flag.using_default_value = value, 1, False
+    return flag_values
+
+
+def bindings_of(values: Mapping[str, Any]) -> list[str]:
+    """Returns the values of --gin_param that bind gin parameters and macros to values."""
+    return [f"{name} = {value!r}" for name, value in values.items()]
 
 
 def parse_words(

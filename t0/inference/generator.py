@@ -71,20 +71,7 @@ class MeshGenerator(ShapedPrograms):
     def generate(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Predicts tokens and their scores; see `t0.evaluation.model.Model`.
-
-        Args:
-          inputs: int [B, L], 0 is padding; B is a multiple of `replicas`.
-          limits: int [B], the maximum number of tokens to predict for each row; 0 for a padding
-            row.
-          draws: float [B, T], uniform random numbers in [0, 1), used only for sampling. T is the
-            maximum number of tokens to predict over all rows.
-
-        Returns:
-          (tokens, scores). The tokens, int32 [B, T], are each row's tokens up to EOS or the row's
-          limit, followed by zeros. The scores, float32 [B], are the sums of the tokens'
-          log-probabilities in nats.
-        """
+        """Generates tokens; see `t0.evaluation.model.Model`. B is a multiple of `replicas`."""
         values = {"inputs": inputs, "limits": limits, "draws": draws}
         return tuple(self._run((*inputs.shape, draws.shape[1]), values, self._lower_loop))
 

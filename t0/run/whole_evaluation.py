@@ -1,8 +1,8 @@
-"""Chooses the tasks of `t0 eval`, and builds the command line of the run that evaluates them.
+"""Chooses the tasks of `t0 eval`, and the flags of the run that evaluates them.
 
     names = choose_tasks("t0_eval", "validation")         # tasks of a mixture or of a regex
-    words = command_line(described, WholeEvaluation("out", "t5", names))  # of t5_mesh_transformer
-    command.run(flags.parse(words), argv, working_directory=False)
+    values = flag_values(described, WholeEvaluation("out", "t5", names))
+    command.run(flags.from_values(values), argv, working_directory=False)
 
 The evaluation is a run with the gin file `runs/eval.gin`. It has the same checks and results as
 other runs with this file, and it can be resumed.
@@ -12,6 +12,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from t0 import sources
 from t0.catalogue import SCORE_EVAL
@@ -19,6 +20,7 @@ from t0.catalogue.listing import matching
 from t0.catalogue.row_preview import T0_LENGTHS
 from t0.checkpoints.described import Described
 from t0.compat import seqio
+from t0.config.flags import bindings_of
 from t0.errors import UserError
 from t0.evaluation.batching import WHOLE, BatchShard
 from t0.evaluation.kinds import PERPLEXITY, kinds_of
@@ -133,8 +135,8 @@ def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
     return sources.without_absent(prompted, split, skip=skip)
 
 
-def command_line(description: Described, evaluation: WholeEvaluation) -> list[str]:
-    """Returns the command line of the run that evaluates a checkpoint."""
+def flag_values(description: Described, evaluation: WholeEvaluation) -> dict[str, Any]:
+    """Returns the flags of the run that evaluates a checkpoint; see `flags.from_values`."""
     tasks = [seqio.TaskRegistry.get(name) for name in evaluation.tasks]
     only_measured = set(kinds_of(tasks)) == {PERPLEXITY}
     defaults = PRETRAINING_LENGTHS if only_measured else T0_LENGTHS
@@ -161,23 +163,21 @@ def command_line(description: Described, evaluation: WholeEvaluation) -> list[st
     activations = evaluation.activations
     if evaluation.engine == "torch":  # "auto" can mean another type than with TensorFlow
         activations = models.activation_type(activations, evaluation.device)
-    words = [
-        "t0 eval",
-        f"--gin_file={description.gin_file}",
-        "--gin_file=runs/eval.gin",
-        f"--checkpoint={description.checkpoint}",
-        f"--activation_dtype={activations}",
-    ]
-    shard = evaluation.shard
-    words += [f"--shard_id={shard.id}", f"--num_shards={shard.of}"] if shard != WHOLE else []
-    words += ["--decode_answers"] if evaluation.decode_answers else []
-    words += ["--allow_stale_cache"] if evaluation.allow_stale_cache else []
-    words += [f"--additional_task_cache_dirs={folder}" for folder in evaluation.cache_dirs]
-    words += [f"--module_import={module}" for module in evaluation.modules]
-    words += [f"--data_dir={folder}" for folder in evaluation.data_dirs]
-    vocabulary = os.environ.get("T0_VOCAB")
-    words += [f"--vocab={vocabulary}"] if vocabulary else []
-    return [*words, *(f"--gin_param={name} = {value!r}" for name, value in gin.items())]
+    flags = {
+        "gin_file": [description.gin_file, "runs/eval.gin"],
+        "gin_param": bindings_of(gin),
+        "checkpoint": description.checkpoint,
+        "activation_dtype": activations,
+        "decode_answers": evaluation.decode_answers,
+        "allow_stale_cache": evaluation.allow_stale_cache,
+        "additional_task_cache_dirs": list(evaluation.cache_dirs),
+        "module_import": list(evaluation.modules),
+        "data_dir": list(evaluation.data_dirs),
+        "vocab": os.environ.get("T0_VOCAB"),
+    }
+    if evaluation.shard != WHOLE:
+        flags |= {"shard_id": evaluation.shard.id, "num_shards": evaluation.shard.of}
+    return {name: value for name, value in flags.items() if value not in (None, False, [])}
 
 
 def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = None) -> int:

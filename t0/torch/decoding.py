@@ -66,20 +66,7 @@ class TorchGenerator:
     def generate(
         self, inputs: np.ndarray, limits: np.ndarray, draws: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns predicted tokens and their scores.
-
-        Args:
-          inputs: int [B, L]; 0 is padding.
-          limits: int [B], the maximum number of tokens to predict for each row; 0 for a padding
-            row.
-          draws: float [B, T], uniform random numbers in [0, 1), which only sampling uses. T must
-            not be less than any limit.
-
-        Returns:
-          (tokens, scores). The tokens, int32 [B, T], are each row's tokens up to EOS or the row's
-          limit, followed by zeros. The scores, float32 [B], are the sums of the tokens'
-          log-probabilities in nats.
-        """
+        """Generates tokens; see `t0.evaluation.model.Model`."""
         device, beams = self._world.device, self._method.beam_size
         tokens = torch.from_numpy(inputs).to(device, torch.int64)
         limits_on_device = torch.from_numpy(limits).to(device, torch.int64)
