@@ -117,8 +117,8 @@ def test_fake_gpu_ranking_waits_once_for_each_batch(library):
 def test_fake_gpu_decoding_waits_once_for_each_token(library):
     # After each token, the CPU asks whether all examples have ended; then it reads the result.
     (batch,) = run(library, {"work": "decode", "size": "xl"})
-    assert batch["waits"]["decoding.predict"] <= 16 + 2
-    assert batch["waits"].keys() == {"decoding.predict"}
+    assert batch["waits"]["decoding.generate"] <= 16 + 2
+    assert batch["waits"].keys() == {"decoding.generate"}
 
 
 @pytest.mark.parametrize(
