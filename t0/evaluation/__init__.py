@@ -2,7 +2,7 @@
 
 | module | purpose |
 |---|---|
-| `model` | `Model`: what an engine does for an evaluation: scores, generates or measures |
+| `model` | `Model`, the methods of an engine: it scores, generates or measures |
 | `kinds` | finds out whether a task is ranked, decoded or measured |
 | `settings` | the settings in gin |
 | `eval_datasets` | selects tasks and examples, and finds the rows of the examples |
@@ -21,5 +21,5 @@
 A scored choice passes through `task_records`, `records`, `examples`, `batching`, a `Model`,
 `ranking`, `rank_metrics` and `results`. This package exports nothing, because some of its modules
 import TensorFlow. `ranking` and the modules that it imports do not need TensorFlow, so the PyTorch
-engine uses them too.
+engine also uses them.
 """

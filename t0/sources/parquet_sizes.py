@@ -3,7 +3,7 @@
     for rows, columns in row_groups(Path("train.parquet")):
         sum(column.unpacked for column in columns)
 
-pyarrow allocates what the header of a page says. The footer has sizes too, but a forged footer may
+pyarrow allocates what the header of a page says. The footer also has sizes, but a forged footer may
 contradict the pages, and pyarrow ends the process if it reads the sizes in some damaged footers. So
 this module reads the footer and the headers itself. Both are structs in Thrift's compact protocol
 (https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md), which
@@ -109,7 +109,7 @@ class _Pages:
 
     def sizes_of(self, column: dict[int, Any]) -> ColumnSizes:
         """Returns the sizes of a column, given its `ColumnMetaData`."""
-        stored, name = column[7], ".".join(part.decode(errors="replace") for part in column[3])
+        stored, name = column[7], ".".join(name.decode(errors="replace") for name in column[3])
         values, width = column[5], _WIDTHS.get(column[1])
         if self._file is None:
             return ColumnSizes(name, values, width, stored, column[6])
