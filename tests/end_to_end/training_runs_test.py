@@ -58,9 +58,10 @@ def test_early_stopping_and_time_limit_exit_with_status_0(command, cached, tmp_p
     done = command(f"--model_dir={tmp_path}/a", *steps(40, *patience, worse))
     assert done.status == 0, done.err
     assert "early stop: validation_loss has been no better than" in done.out
-    done = command(f"--model_dir={tmp_path}/b", "--max_hours=0.002", *steps(1_000_000))
+    # Long enough to begin on a slow machine.
+    done = command(f"--model_dir={tmp_path}/b", "--max_hours=0.006", *steps(1_000_000))
     assert done.status == 0, done.err
-    assert "the budget of 0.002 hours is used (--max_hours); saved at step" in done.out
+    assert "the budget of 0.006 hours is used (--max_hours); saved at step" in done.out
     assert list((tmp_path / "b").glob("model.ckpt-*.index"))
     done = command(f"--model_dir={tmp_path}/c", "--max_hours=-1", *steps(5))
     assert done.status == 2
