@@ -277,6 +277,8 @@ def _write_results(
 ) -> None:
     run = {
         **evaluation.facts,
+        "mode": "eval",
+        "numbered_by": ROW,
         "step": step,
         "checkpoint": checkpoint,
         "sequence_length": dict(evaluation.lengths) if evaluation.lengths else None,

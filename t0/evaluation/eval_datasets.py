@@ -1,8 +1,10 @@
 """Selects the tasks and examples of an evaluation, and finds the dataset rows of the examples.
 
-tasks = configured_tasks()
-datasets = select_examples(mesh_eval_dataset_fn)(sequence_length=None, dataset_split="test")
-describe_rows(configured_rows("qa"), None)      # [{"idx": 0, "id": "q1"}, {"idx": 2, ...}, ...]
+    tasks = configured_tasks()
+    read = select_examples(mesh_eval_dataset_fn)    # a dataset function, limited by the settings
+    describe_rows(configured_rows("qa"), None)      # [{"idx": 0, "id": "q1"}, {"idx": 2}, ...]
+
+If a user's own function reads the data, its rows are unknown.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -80,7 +82,7 @@ def configured_rows(name: str) -> FindRows | None:
 def describe_rows(
     find_rows: FindRows | None, max_examples: int | None
 ) -> list[dict[str, Any]] | None:
-    """Returns the rows of a task's decoded examples, as `decoded.RowsOf` does.
+    """Returns the rows of a task's decoded examples, as `decoding.RowsOf` does.
 
     Args:
       find_rows: a function that finds the rows; None if they are unknown.

@@ -1,8 +1,10 @@
 """The settings of evaluations in gin: `t0.evaluation`, `t0.score_eval`, and T5's own.
 
-EvaluationSettings().engine             # "tensorflow"
-RankEvaluationSettings().dtype          # "float32"
-reading_facts(), first_records()        # the parameters of T5's `mesh_eval_dataset_fn`
+    EvaluationSettings().engine             # "tensorflow"
+    RankEvaluationSettings().dtype          # "float32"
+    reading_facts(), first_records()        # the parameters of T5's `mesh_eval_dataset_fn`
+
+Gin must have been parsed. The values are those that it binds, or the defaults.
 """
 
 import dataclasses

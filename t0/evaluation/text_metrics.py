@@ -1,9 +1,11 @@
 """Computes the metrics of a task's decoded texts, with confidence intervals.
 
-judged = judge("mt_en_de", [t5_metrics.bleu], targets, predictions)
-judged.metrics          # {"bleu": 21.3}
-judged.intervals        # {"bleu": [20.1, 22.5]}
-judged.signatures       # {"bleu": "nrefs:1|case:mixed|eff:no|tok:intl|smooth:exp|version:2.6.0"}
+    judged = judge("mt_en_de", [t5_metrics.bleu], targets, predictions)
+    judged.metrics          # {"bleu": 21.3}
+    judged.intervals        # {"bleu": [20.1, 22.5]}
+    judged.signatures       # {"bleu": "nrefs:1|case:mixed|eff:no|tok:intl|smooth:exp|version:2.6.0"}
+
+Targets and predictions have passed through the task's postprocessor.
 """
 
 import dataclasses

@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.compat import gin, mesh_utils, seqio
 from t0.config.bindings import bound, changed_parameters
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
 from t0.evaluation.mesh_model import both_vocabularies
 from t0.feeding import opening
@@ -148,7 +149,7 @@ def _check_no_table(path: str) -> None:
 def has_generator(model_type: str) -> bool:
     """Returns whether `MeshGenerator` can decode the configured model with gin's settings."""
     own_function = bound("run.predict_fn") is not None
-    return model_type == "bitransformer" and not own_function and not unread_settings()
+    return model_type == ENCODER_DECODER and not own_function and not unread_settings()
 
 
 def uses_own_inference(model_type: str) -> bool:

@@ -1,12 +1,15 @@
 """Checks, before mode `eval` starts, that every task can be evaluated.
 
-check_tasks(tasks, lengths, on_tpu=False)       # ["evaluation of 3 task(s): 1 ranked, ..."]
+    check_tasks(tasks, lengths, on_tpu=False)       # ["evaluation of 3 task(s): 1 ranked, ..."]
+
+Gin must have been parsed, because some checks depend on the model that it configures.
 """
 
 from collections.abc import Mapping, Sequence
 
 from t0.compat import seqio
 from t0.config.bindings import bound
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
 from t0.evaluation.kinds import (
     DECODE,
@@ -41,7 +44,7 @@ def check_tasks(
       UserError: a task cannot be evaluated. The message suggests a fix.
     """
     kinds = kinds_of(tasks)
-    model_type = bound("run.model_type", "bitransformer")
+    model_type = bound("run.model_type", ENCODER_DECODER)
     check_kinds(kinds)
     first_records()
     decoded_by_mesh = DECODE in kinds and (on_tpu or not has_generator(model_type))
@@ -54,7 +57,7 @@ def check_tasks(
             f"on a TPU, mode 'eval' only decodes, but task {kinds[kind][0].name} is for "
             f"{_IN_WORDS[kind]}: run it with --gin_file={file}"
         )
-    if RANK in kinds and model_type != "bitransformer":
+    if RANK in kinds and model_type != ENCODER_DECODER:
         raise UserError(
             f"task {kinds[RANK][0].name} ranks answer choices, which mode 'eval' only does for "
             f"encoder-decoders; run.model_type is '{model_type}'. Use --gin_file=score_eval.gin "

@@ -17,6 +17,7 @@ from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mesh_utils
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError, interruptible
 from t0.evaluation import perplexity
 from t0.evaluation.settings import refuse_settings
@@ -26,7 +27,6 @@ from t0.inference import jobs, text_decoder
 from t0.mesh import devices
 from t0.run import models, row_prediction, task_evaluation, tpu_checks
 from t0.run.configured_run import ConfiguredRun
-from t0.run.task_evaluation import ENCODER_DECODER
 from t0.training import checkpointing, estimator, loop, model_directory
 from t0.training.checkpointing import is_finished
 from t0.training.graph import TrainingSpec

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from t0 import compat
-from t0.caching.row_numbers import ROW
 from t0.checkpoints import checkpoint_files
 from t0.compat import mesh_utils
 from t0.config.bindings import bound
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
 from t0.evaluation import decoding, perplexity, ranking
 from t0.evaluation.eval_datasets import (
@@ -44,8 +44,6 @@ from t0.evaluation.task_records import rank_task_facts, read_records
 from t0.inference import jobs, text_decoder
 from t0.run import models
 from t0.run.configured_run import ConfiguredRun
-
-ENCODER_DECODER = "bitransformer"
 
 
 def score_eval(run: ConfiguredRun) -> None:
@@ -231,13 +229,7 @@ def _text_evaluation(arguments: Mapping[str, Any]) -> decoding.TextEvaluation:
     stated = given_facts()
     return decoding.TextEvaluation(
         ranking.results_folder(arguments),
-        {
-            "model_dir": arguments["model_dir"],
-            "split": arguments["dataset_split"],
-            "mode": "eval",
-            "numbered_by": ROW,
-            **stated,
-        },
+        {"model_dir": arguments["model_dir"], "split": arguments["dataset_split"], **stated},
         arguments["sequence_length"],
         written=EvaluationSettings().written_predictions,
         rows_of=lambda name: describe_rows(configured_rows(name), stated.get("examples")),

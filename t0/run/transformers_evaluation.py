@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from t0.caching.row_numbers import ROW
 from t0.compat import mesh_dataset, seqio, t5_preprocessors, tf, tf1, tfds
 from t0.errors import UserError, original, printable
 from t0.evaluation import decoding, perplexity, ranking, task_records
@@ -233,7 +232,7 @@ class _Run:
         facts = {name: value for name, value in self.facts.items() if name != "step"}
         texts = decoding.TextEvaluation(
             evaluation.output,
-            {"split": evaluation.split, "mode": "eval", "numbered_by": ROW, **facts},
+            {"split": evaluation.split, **facts},
             evaluation.lengths,
             count_tokens=self._count_tokens,
             rows_of=lambda name: describe_rows(find_rows(name), evaluation.examples),

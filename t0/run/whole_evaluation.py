@@ -175,9 +175,10 @@ def flag_values(description: Described, evaluation: WholeEvaluation) -> dict[str
         "data_dir": list(evaluation.data_dirs),
         "vocab": os.environ.get("T0_VOCAB"),
     }
+    flags = {name: value for name, value in flags.items() if value}
     if evaluation.shard != WHOLE:
         flags |= {"shard_id": evaluation.shard.id, "num_shards": evaluation.shard.of}
-    return {name: value for name, value in flags.items() if value not in (None, False, [])}
+    return flags
 
 
 def choose_batch_size(engine: str, device: str, tokens: int, most: int | None = None) -> int:
