@@ -601,7 +601,7 @@ class Stepping:
         if signalled:
             where = f"step {self._step:,} of {self._options.train_steps:,}"
             path = self._engine.checkpoint(self._step)
-            saved_in = f"{path}; the same command resumes from there, bit for bit"
+            saved_in = f"{path}; the same command resumes from there"
             exit_by_signal(signal.Signals(signalled), where, saved_in, prints=self._prints)
         return reason
 

@@ -100,7 +100,7 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
 
     from t0.checkpoints.described import Described
     from t0.compat import seqio
-    from t0.run.whole_evaluation import WholeEvaluation, command_line
+    from t0.run.whole_evaluation import WholeEvaluation, flag_values
     from t0.tasks.recipe_tasks import t5_features
     from tests.helpers.testing.state import registries_restored
 
@@ -112,5 +112,5 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ["validation"])
     with registries_restored():
         seqio.TaskRegistry.add("mine", source, preprocessors=[], output_features=t5_features())
-        words = command_line(Described("m", "m.ckpt-1", "m.gin", None), evaluation)
-    assert f"--activation_dtype={expected}" in words
+        values = flag_values(Described("m", "m.ckpt-1", "m.gin", None), evaluation)
+    assert values["activation_dtype"] == expected
