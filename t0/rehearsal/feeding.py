@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.compat import mesh_utils, seqio, t5_mesh, tpu_estimator
+from t0.compat import mesh_utils, seqio, tpu_estimator
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, original
@@ -34,8 +34,10 @@ from t0.feeding import batch_stream, manifest, opening
 from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
-from t0.run import modes, preflight
-from t0.run.preflight import InputFunction
+from t0.run import checks, data_checks, host_checks, modes
+from t0.run.findings import Findings
+from t0.run.host_checks import InputFunction
+from t0.run.parsed_run import ParsedRun
 
 Batch = Mapping[str, np.ndarray]
 _EOS = 1
@@ -211,9 +213,11 @@ def check_mixture(flags: Any) -> Any:
       UserError: if the mixture, its cache or its split is missing.
     """
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
-    for note in preflight.check_mixtures({}, on_tpu=True):
+    run, findings = ParsedRun(flags, "train"), Findings()
+    findings.check_all((*checks.DATA_CHECKS, data_checks.describe_data), run)
+    for note in findings.notes():
         print(note, file=sys.stderr)
-    return t5_mesh.get_vocabulary()
+    return run.vocabulary
 
 
 def vocabulary_size(vocabulary: Any) -> int:
@@ -258,7 +262,7 @@ def configured_input(vocabulary: Any) -> InputFunction:
     """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
-        input_fn = preflight.training_input(arguments | modes.engine_arguments(tpu=_TPU))
+        input_fn = host_checks.training_input(arguments | modes.engine_arguments(tpu=_TPU))
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
     return input_fn

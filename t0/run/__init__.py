@@ -2,9 +2,13 @@
 
     command      performs a run: configures it, checks it or lists its configuration, starts it
     configure    sets modules, data folders, vocabulary and gin; `reset` undoes the changes
-    preflight    checks mode, data, batch and checkpoints before the model is built
+    flag_checks  checks the flags against each other, before TensorFlow is imported
+    parsed_run   the record of a run that is parsed and not checked yet
+    checks       the list of all checks of a run
+    findings     collects notes and faults, so that all faults are reported together
+    binding_checks, data_checks, checkpoint_checks, evaluation_checks, host_checks   the checks
     tpu_checks   checks the machine, the TPU and the configured run before a run on a TPU
-    weights      finds a run's initial checkpoint, and exports the model at its end
+    weights      converts a run's initial checkpoint, and exports the model at its end
     arguments    the arguments of Mesh TensorFlow's `run`
     mesh_settings  names settings of Mesh TensorFlow that a run without a TPU does not read
     specify      converts a configured run to a run specification, for an engine without gin
@@ -13,7 +17,6 @@
     model_api    the modes of T5's Model API
     configured_run        the record of a run that is configured and checked
     task_evaluation       modes `eval` and `score_eval`: ranks, decodes or measures each task
-    evaluation_checks     checks the tasks of mode `eval`
     models                opens the model of a run on either engine
     whole_evaluation      the run of `t0 eval`
     transformers_evaluation   the evaluation of models that are not a T5

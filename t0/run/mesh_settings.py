@@ -11,6 +11,7 @@ our code read the other parameters, or refuse them:
 from t0.compat import gin_config
 from t0.config import parse
 from t0.config.bindings import bound, changed_parameters
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.inference.jobs import has_generator
 
 _TRAINING = ("train",)
@@ -87,7 +88,7 @@ def _runs_here(mode: str) -> bool:
 
     if mode == "train":
         return bound("run.train_model_fn") in (None, train_model)
-    model_type = bound("run.model_type", "bitransformer")
+    model_type = bound("run.model_type", ENCODER_DECODER)
     if mode == "infer":
         return has_generator(model_type)
-    return model_type == "bitransformer" and bound("run.predict_fn", evaluate=False) is None
+    return model_type == ENCODER_DECODER and bound("run.predict_fn", evaluate=False) is None

@@ -20,7 +20,8 @@ from t0.errors import UserError
 from t0.feeding import opening
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.run import modes, preflight, weights
+from t0.run import checkpoint_checks, modes, weights
+from t0.run.findings import After, Check, Findings
 from t0.training import estimator
 from t0.training.graph import TrainingSpec
 
@@ -68,11 +69,9 @@ def run(flags: Any) -> None:
     the file.
 
     Raises:
-      UserError: the mode is missing, checkpoint flags contradict each other, or a mixture,
-        checkpoint or vocabulary is missing or does not fit the run.
+      UserError: checkpoint flags contradict each other, or a mixture, checkpoint or vocabulary is
+        missing or does not fit the run.
     """
-    if not flags.mode:
-        raise UserError("--use_model_api needs --mode")
     if os.path.join(_folder(flags), FILE) in (flags.gin_file or []):  # noqa: PTH118
         _run(flags)
         return
@@ -81,21 +80,18 @@ def run(flags: Any) -> None:
 
 
 def _run(flags: Any) -> None:
-    steps = _checkpoint_steps(flags)
-    trains = flags.mode in _TRAINING
-    for note in command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode]):
+    findings = Findings()
+    findings.check_all(_CHECKS, flags)
+    for note in findings.notes():
         print(note, file=sys.stderr)
-    mixture = flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
-    if mixture:
-        opening.known_mixture(mixture)
-    if flags.export_hf:
-        vocabulary = t5_mesh.get_vocabulary(mixture)
-        weights.check_export(flags, vocabulary, trains=trains)
+    steps, trains = _checkpoint_steps(flags), flags.mode in _TRAINING
     total_steps = flags.train_steps
     if flags.mode != "train":
-        total_steps += _check_checkpoint(_folder(flags), steps, mixture)
+        total_steps += checkpoint_files.select_steps(_folder(flags), steps)[-1]
     if trains and not flags.tpu:
-        mesh = _check_local_training(flags)
+        for name, value in _flag_parameters(flags).items():
+            gin.bind_parameter(name, value)
+        mesh = devices.local_mesh(devices.visible_gpus())
         with (
             compat.replaced("mesh_utils.get_estimator", TrainingSpec.from_estimator_arguments),
             compat.replaced("mesh_utils.train_model", _train_here),
@@ -111,21 +107,58 @@ def _run(flags: Any) -> None:
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)
     if flags.export_hf:
-        weights.export(flags, vocabulary)
+        weights.export(flags, t5_mesh.get_vocabulary(_mixture(flags)))
 
 
-def _check_local_training(flags: Any) -> dict[str, Any]:
-    """Checks the batch, binds the gin parameters in the flags, and returns this machine's mesh."""
-    for name, value in _flag_parameters(flags).items():
-        gin.bind_parameter(name, value)
-    mesh = devices.local_mesh(devices.visible_gpus())
-    devices.check_batch(
-        flags.batch_size,
-        sequence_length=_lengths(flags),
-        mesh_shape=mesh["mesh_shape"],
-        layout_rules="batch:batch",
-    )
-    return mesh
+def _mixture(flags: Any) -> str | None:
+    return flags.mixture_or_task if flags.mode in _OF_A_MIXTURE else bound("%MIXTURE_NAME")
+
+
+def _check_steps(flags: Any) -> None:
+    _checkpoint_steps(flags)
+
+
+def _check_flags(flags: Any) -> list[str]:
+    return command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode])
+
+
+def _check_mixture(flags: Any) -> None:
+    if mixture := _mixture(flags):
+        opening.known_mixture(mixture)
+
+
+def _check_export(flags: Any) -> None:
+    if flags.export_hf:
+        vocabulary = t5_mesh.get_vocabulary(_mixture(flags))
+        weights.check_export(flags, vocabulary, trains=flags.mode in _TRAINING)
+
+
+def _check_checkpoint(flags: Any) -> None:
+    if flags.mode != "train":
+        latest = checkpoint_files.select_steps(_folder(flags), _checkpoint_steps(flags))[-1]
+        checkpoint = checkpoint_files.checkpoint_path(_folder(flags), latest)
+        vocabulary = t5_mesh.get_vocabulary(_mixture(flags))
+        checkpoint_checks.check_vocabulary(checkpoint, vocabulary)
+
+
+def _check_batch(flags: Any) -> None:
+    if flags.mode in _TRAINING and not flags.tpu:
+        devices.check_batch(
+            flags.batch_size,
+            sequence_length=_lengths(flags),
+            mesh_shape=devices.local_mesh(devices.visible_gpus())["mesh_shape"],
+            layout_rules="batch:batch",
+        )
+
+
+_CHECKS: tuple[Check | After, ...] = (
+    _check_steps,
+    _check_flags,
+    _check_mixture,
+    After((_check_mixture,), _check_export),
+    After((_check_steps, _check_mixture), _check_checkpoint),
+    _check_batch,
+)
 
 
 def _flag_parameters(flags: Any) -> dict[str, Any]:
@@ -151,13 +184,6 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
 
 def _lengths(flags: Any) -> dict[str, int]:
     return {"inputs": flags.input_sequence_length, "targets": flags.target_sequence_length}
-
-
-def _check_checkpoint(folder: str, steps: Any, mixture: str | None) -> int:
-    latest = checkpoint_files.select_steps(folder, steps)[-1]
-    checkpoint = checkpoint_files.checkpoint_path(folder, latest)
-    preflight.check_vocabulary(checkpoint, t5_mesh.get_vocabulary(mixture))
-    return latest
 
 
 def _model(flags: Any, total_steps: int, **more: Any) -> Any:

@@ -20,8 +20,7 @@ from t0.config.bindings import bound
 from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError, interruptible
 from t0.evaluation import perplexity
-from t0.evaluation.settings import refuse_settings
-from t0.feeding.opening import ChoiceLosses, open_dataset_function
+from t0.feeding.opening import open_dataset_function
 from t0.files import paths
 from t0.inference import jobs, text_decoder
 from t0.mesh import devices
@@ -60,11 +59,6 @@ def local_parameters() -> dict[str, tuple[Any, str]]:
 
 def carry_out(run: ConfiguredRun) -> None:
     """Performs a configured run."""
-    if run.mode == "train" and ChoiceLosses():
-        raise UserError(
-            "choice_losses is set, and only the PyTorch engine computes T-Few's losses. Add "
-            "--engine=torch, or unset choice_losses"
-        )
     with (
         contextlib.ExitStack() as replaced,
         interruptible(_SAVED_RESULTS.get(run.mode, _NOTHING_SAVED)),
@@ -132,8 +126,6 @@ _TPU_FAULTS = {
 
 def _tpu_run(run: ConfiguredRun) -> None:
     """Runs Mesh TensorFlow's `run` on a TPU, and turns errors about the TPU into one line."""
-    if run.mode in ("eval", "score_eval", "perplexity_eval"):
-        refuse_settings("Mesh TensorFlow evaluates on a TPU")
     try:
         run.call_mesh()
     except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
@@ -206,7 +198,6 @@ def _train_in_directory(
 
 def _perplexity(run: ConfiguredRun) -> None:
     """Evaluates perplexity with Mesh TensorFlow's estimator, and prints the results."""
-    refuse_settings("Mesh TensorFlow measures perplexity in mode 'perplexity_eval'")
     get_estimator = perplexity.with_printed_perplexity(mesh_utils.get_estimator)
     with compat.replaced("mesh_utils.get_estimator", get_estimator):
         run.call_mesh()
@@ -219,13 +210,6 @@ def _infer(run: ConfiguredRun) -> None:
         return
     model_type = bound("run.model_type", ENCODER_DECODER)
     if not jobs.uses_own_inference(model_type):
-        decode = bound("infer_model.decode_fn")
-        if decode is mesh_utils.decode_from_dataset and model_type == ENCODER_DECODER:
-            raise UserError(
-                "infer_from_task.gin continues the text of a task, which only a language model "
-                "can; this model is an encoder-decoder. To predict a task's targets, use "
-                "--gin_file=runs/infer.gin instead"
-            )
         with compat.replaced("mesh_utils.infer_model", _with_latest_step(mesh_utils.infer_model)):
             run.call_mesh()
         return

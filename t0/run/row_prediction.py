@@ -15,7 +15,6 @@ from typing import Any
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
-from t0.errors import UserError
 from t0.evaluation import ranking
 from t0.evaluation.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
 from t0.inference import jobs, row_predictions
@@ -59,10 +58,6 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
       UserError: a file cannot be read or written, or a score is not a number.
     """
     settings, inference = RowPredictionSettings(), jobs.InferenceSettings()
-    if arguments["model_type"] != "bitransformer":
-        raise UserError(
-            f"t0 predict needs an encoder-decoder; run.model_type is '{arguments['model_type']}'"
-        )
     vocabularies, lengths = both_vocabularies(arguments["vocabulary"]), arguments["sequence_length"]
     prompt = read_model_prompts(settings.prompts).choose(settings.prompt)
     rows = row_predictions.open_rows(settings.rows)

@@ -54,7 +54,7 @@ from t0.inference.predictions import PredictionJob
 from t0.mesh import t5_model
 from t0.run import arguments as run_arguments
 from t0.run import run_records
-from t0.run.preflight import DATASET_FUNCTIONS
+from t0.run.data_checks import DATASET_FUNCTIONS
 
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 

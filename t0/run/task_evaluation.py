@@ -24,7 +24,7 @@ from t0.evaluation.eval_datasets import (
     describe_rows,
     select_examples,
 )
-from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, check_shards, kinds_of
+from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, kinds_of
 from t0.evaluation.mesh_model import (
     both_vocabularies,
     chosen_checkpoints,
@@ -37,30 +37,19 @@ from t0.evaluation.settings import (
     RankEvaluationSettings,
     given_facts,
     reading_facts,
-    refuse_settings,
-    refuse_shuffling,
 )
 from t0.evaluation.task_records import rank_task_facts, read_records
 from t0.inference import jobs, text_decoder
 from t0.run import models
 from t0.run.configured_run import ConfiguredRun
+from t0.run.evaluation_checks import scored_by_mesh
 
 
 def score_eval(run: ConfiguredRun) -> None:
     """Scores every answer choice, with Mesh TensorFlow's code for language models, else our own."""
-    own_scores = bound("run.predict_fn") is not None
-    if own_scores or bound("run.model_type", ENCODER_DECODER) != ENCODER_DECODER:
-        if bound("score_eval.num_shards", 1) != 1:
-            raise UserError(
-                "--num_shards is for encoder-decoders without run.predict_fn; Mesh TensorFlow "
-                "scores other models"
-            )
-        scored = "with run.predict_fn" if own_scores else "a language model"
-        refuse_settings(f"Mesh TensorFlow scores {scored}")
+    if scored_by_mesh():
         run.call_mesh()
         return
-    if EvaluationSettings().decoded:
-        raise UserError("t0.evaluation.decoded is for mode 'eval'; the mode is 'score_eval'")
     arguments = run.read()
     rank_tasks(arguments, run.checkpoint, _opener(arguments))
 
@@ -69,24 +58,16 @@ def evaluate(run: ConfiguredRun) -> None:
     """Ranks, decodes or measures each task of the mixture, depending on its metrics."""
     arguments, tasks = run.read(), configured_tasks()
     if tasks is None:
-        refuse_settings("your own dataset function reads the examples")
         decode_tasks(run, arguments, _opener(arguments))
         return
     kinds = kinds_of(tasks)
-    check_shards(kinds, bound("score_eval.num_shards", 1))
     names = {kind: {task.name for task in members} for kind, members in kinds.items()}
     folder = EvaluationSettings().decoded
     if folder:
-        refuse_shuffling("the texts have the numbers of unshuffled examples")
         checkpoints, decode = decoding.read_from(folder)
         datasets = _read_datasets(arguments, names.get(DECODE, ()))
         decoding.evaluate(datasets, checkpoints.items(), decode, _text_evaluation(arguments))
         return
-    if RANK in kinds and bound("run.predict_fn") is not None:
-        raise UserError(
-            f"task {kinds[RANK][0].name} ranks answer choices, and mode 'eval' does not call "
-            "run.predict_fn for them: use --gin_file=score_eval.gin, or unset it"
-        )
     open_model = _opener(arguments)
     if RANK in kinds:
         rank_tasks(arguments, run.checkpoint, open_model, names[RANK])

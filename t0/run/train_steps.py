@@ -7,16 +7,21 @@ Mesh TensorFlow's `train_steps` counts from the start of pretraining.
 
 import math
 
-from t0.checkpoints import checkpoint_files
 from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
 from t0.feeding.opening import open_dataset_function
 from t0.mesh.devices import check_batch
+from t0.run.checkpoint_checks import initial_step
+from t0.run.parsed_run import INITIAL_PARAMETERS
 from t0.training.model_directory import find_first_step
 
 
 def plan_steps(
-    model_dir: str, *, finetune_steps: int | None, epochs: float | None
+    model_dir: str,
+    *,
+    finetune_steps: int | None,
+    epochs: float | None,
+    checkpoint: str | None = None,
 ) -> tuple[int, str]:
     """Returns the last step of the configured run, and a sentence that explains it.
 
@@ -24,16 +29,12 @@ def plan_steps(
       model_dir: the run's model directory. A resumed run counts from its first step.
       finetune_steps: the number of steps after the initial checkpoint, or None.
       epochs: the number of passes over the mixture's examples, or None.
+      checkpoint: the initial checkpoint, in any format; None for the one that gin binds.
 
     Raises:
-      UserError: both numbers are set, a number is not positive, or the examples cannot be counted.
+      UserError: the examples cannot be counted, or the checkpoint cannot be read.
     """
-    if finetune_steps is not None and epochs is not None:
-        raise UserError("--finetune_steps and --epochs both set the last step: use one of them")
-    name, value = ("finetune_steps", finetune_steps) if epochs is None else ("epochs", epochs)
-    if value is None or value <= 0:
-        raise UserError(f"--{name} is {value}; expected a number above 0")
-    first = first_step(model_dir)
+    first = first_step(model_dir, checkpoint)
     if finetune_steps is not None:
         last = first + finetune_steps
         return last, f"--finetune_steps={finetune_steps:,}: from {first:,} to {last:,}"
@@ -45,15 +46,15 @@ def plan_steps(
     )
 
 
-def first_step(model_dir: str) -> int:
+def first_step(model_dir: str, checkpoint: str | None = None) -> int:
     """Returns the first step of the run in `model_dir`, even if it has not started yet."""
     if is_configured("t0.adapter"):  # the steps of an adapter count from 0
         return 0
     began = find_first_step(model_dir)
     if began is not None:
         return began
-    checkpoint = bound("run.init_checkpoint") or bound("tpu_estimator_model_fn.init_checkpoint")
-    return checkpoint_files.global_step(checkpoint) if checkpoint else 0
+    checkpoint = checkpoint or next(filter(None, map(bound, INITIAL_PARAMETERS)), None)
+    return initial_step(checkpoint) if checkpoint else 0
 
 
 def _count_examples() -> tuple[int, float]:

@@ -1,12 +1,12 @@
 """The run's own mixture, as TPUEstimator would be given it, reaches every core."""
 
 import itertools
-import types
 
 import numpy as np
 import pytest
 
 from t0.compat import seqio
+from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.rehearsal import feeding
 from t0.rehearsal.feeding import open_batches, other_batches
@@ -36,7 +36,7 @@ def read():
 
 
 def flags(*folders):
-    return types.SimpleNamespace(additional_task_cache_dirs=[str(x) for x in folders])
+    return from_values({"additional_task_cache_dirs": [str(x) for x in folders]})
 
 
 def test_rehearsal_feeds_mixture_batches_to_every_core(cached):

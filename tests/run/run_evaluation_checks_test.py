@@ -6,11 +6,14 @@ import pytest
 import seqio
 
 from t0.compat import gin
+from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.evaluation.kinds import kinds_of
 from t0.evaluation.settings import EvaluationSettings, first_records
 from t0.run import models
+from t0.run.binding_checks import check_settings
 from t0.run.evaluation_checks import check_tasks
+from t0.run.parsed_run import ParsedRun
 
 
 class Task:
@@ -72,9 +75,10 @@ def test_rank_evaluation_of_a_language_model_is_refused():
         ("shuffle_eval_examples = True", "shuffle_eval_examples is True, but Mesh .* a seed"),
     ],
 )
-def test_evaluation_dispatch_refuses_examples_it_cannot_join(setting, message):
+def test_evaluation_refuses_examples_that_it_cannot_join(setting, message):
     gin.parse_config(f"mesh_eval_dataset_fn.{setting}")
     with pytest.raises(UserError, match=message):
+        check_settings(ParsedRun(from_values({}), "eval"))
         check_tasks([DECODED], LENGTHS, on_tpu=True)
 
 

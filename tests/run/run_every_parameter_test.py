@@ -23,6 +23,7 @@ from t0.evaluation import settings as evaluation_settings
 from t0.feeding import opening
 from t0.run import configure, mesh_settings, modes, specify, task_evaluation
 from t0.run.configured_run import ConfiguredRun
+from t0.run.parsed_run import ParsedRun
 from t0.torch import schedules
 from t0.training import graph
 
@@ -139,18 +140,19 @@ def test_gin_optimizer_or_schedule_is_read_only_in_training(selector):
 
 def test_activation_dtype_is_set_on_the_command_line_without_tpu():
     from t0.config import flags
-    from t0.run import command
+    from t0.run.binding_checks import check_bindings
 
     binding = "get_variable_dtype.activation_dtype = 'bfloat16'"
     given = flags.parse(["run", f"--gin_param={binding}"])
     parsed = parse.parse([], given.gin_param)
-    assert command._check_bindings(given, parsed, "train") == []
+    assert check_bindings(ParsedRun(given, "train"), parsed) == []
     found = flags.gin_parameters(given, "train")
     assert found["t0.train_loop.activation_dtype"][0] == "bfloat16"
     # Of a file, such as T5's for TPUs, it is not a wish of the user's.
     gin.clear_config()
     given = flags.parse(["run"])
-    command._check_bindings(given, parse.parse(["models/t5.1.1.small.gin"], []), "train")
+    parsed = parse.parse(["models/t5.1.1.small.gin"], [])
+    check_bindings(ParsedRun(given, "train"), parsed)
     assert gin_config.query_parameter("get_variable_dtype.activation_dtype") == "bfloat16"
     assert not given["activation_dtype"].present
 
@@ -164,11 +166,11 @@ def test_activation_dtype_is_set_on_the_command_line_without_tpu():
 )
 def test_activation_dtype_of_other_types_is_refused(binding, mode, message):
     from t0.config import flags
-    from t0.run import command
+    from t0.run.binding_checks import check_bindings
 
     given = flags.parse(["run", f"--gin_param={binding}"])
     with pytest.raises(UserError, match=message):
-        command._check_bindings(given, parse.parse([], given.gin_param), mode)
+        check_bindings(ParsedRun(given, mode), parse.parse([], given.gin_param))
 
 
 # Function of Mesh TensorFlow or T5 that one of our modes replaces -> the parameters that our code
@@ -191,11 +193,11 @@ READERS = {
         "eval_checkpoint_step": ("evaluation/mesh_model.py", 'arguments["eval_checkpoint_step"]'),
         "eval_summary_dir": ("evaluation/ranking.py", 'arguments["eval_summary_dir"]'),
         "eval_dir_suffix": ("evaluation/ranking.py", 'arguments["eval_dir_suffix"]'),
-        "mode": ("run/preflight.py", 'bound("run.mode"'),
+        "mode": ("run/parsed_run.py", 'bound("run.mode"'),
         "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
         "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),
         "train_model_fn": ("run/modes.py", 'bound("run.train_model_fn")'),
-        "predict_fn": ("run/task_evaluation.py", 'bound("run.predict_fn")'),
+        "predict_fn": ("run/evaluation_checks.py", 'bound("run.predict_fn")'),
     },
     "serialize_num_microbatches": {
         "tokens_per_microbatch_per_replica": (

@@ -18,9 +18,12 @@ import tensorflow.compat.v1 as tf
 from t0 import compat
 from t0.compat import mesh_utils
 from t0.config import parse
+from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.feeding import host_graphs
-from t0.run import preflight
+from t0.run import checks, data_checks, host_checks
+from t0.run.findings import Findings
+from t0.run.parsed_run import ParsedRun
 from t0.training import estimator
 from tests.helpers import cached_letters
 from tests.helpers.testing import train_vocabulary
@@ -98,10 +101,10 @@ def tasks(tmp_path, clean_registries, monkeypatch):
     seqio.set_global_cache_dirs(before)
 
 
-class Estimator(preflight._CapturingEstimator):
+class Estimator(host_checks._CapturingEstimator):
     """Captures the input function of every mode."""
 
-    evaluate = predict = preflight._CapturingEstimator.train
+    evaluate = predict = host_checks._CapturingEstimator.train
 
 
 def capture_evaluation(estimator, vocabulary, sequence_length, batch_size, *args, **kwargs):
@@ -110,7 +113,7 @@ def capture_evaluation(estimator, vocabulary, sequence_length, batch_size, *args
     datasets = dataset_fn(
         sequence_length=sequence_length, vocabulary=vocabulary, dataset_split=split
     )
-    raise preflight._InputFunctionFound(
+    raise host_checks._InputFunctionFound(
         mesh_utils._get_combined_dataset_input_fn(datasets, batch_size, sequence_length)
     )
 
@@ -127,12 +130,12 @@ def input_function(folder, mode, *params):
     """The input function of a configured run, and gin as it was left."""
     configure(folder, mode, *params)
     if mode == "train":
-        return preflight.training_input(arguments(folder))
+        return host_checks.training_input(arguments(folder))
     with (
         compat.replaced("mesh_utils.get_estimator", Estimator),
         compat.replaced("mesh_utils.eval_model", capture_evaluation),
         compat.replaced("mesh_utils.get_checkpoint_iterator", lambda *a, **k: ["model.ckpt-0"]),
-        pytest.raises(preflight._InputFunctionFound) as found,
+        pytest.raises(host_checks._InputFunctionFound) as found,
     ):
         mesh_utils.run(**{**arguments(folder), "tpu": None})
     return found.value.input_fn
@@ -163,12 +166,12 @@ def test_host_pipeline_python_step_after_cache_is_found(tasks, mode):
 @pytest.mark.parametrize("mode", ["train", "eval", "score_from_dataset"])
 def test_host_pipeline_with_python_step_is_refused(tasks, mode):
     configure(tasks, mode)
-    preflight.check_hosts(mode, arguments(tasks))
+    host_checks.check_hosts(mode, arguments(tasks))
     configure(tasks, mode, "MIXTURE_NAME = 'late'")
     with pytest.raises(UserError, match="cannot run a Python function .*before the cache"):
-        preflight.check_hosts(mode, arguments(tasks))
+        host_checks.check_hosts(mode, arguments(tasks))
     # Nothing is left replaced.
-    preflight.check_hosts("export_infer", arguments(tasks))
+    host_checks.check_hosts("export_infer", arguments(tasks))
 
 
 def test_host_pipeline_of_finished_run_has_no_input_function(tasks, monkeypatch):
@@ -184,10 +187,11 @@ def test_host_pipeline_of_live_task_names_caching_command(tasks, name, needs):
         ["dataset.gin"],
         [*SETTINGS, f"MIXTURE_NAME = '{name}'", "mesh_train_dataset_fn.use_cached = False"],
     )
-    settings = {"module_import": ["my.tasks"]}
-    preflight.check_mixtures(settings)
+    run, findings = ParsedRun(from_values({"module_import": ["my.tasks"]}), "train"), Findings()
+    findings.check_all(checks.DATA_CHECKS, run)
+    findings.notes()
     with pytest.raises(UserError) as caught:
-        preflight.check_mixtures(settings, hosts_read=True)
+        data_checks.check_live_tasks(run)
     message = str(caught.value)
     assert f"task {name} needs {needs}" in message
     command = (

@@ -8,10 +8,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from t0.config import parse
+from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.feeding import manifest
 from t0.feeding.manifest import Manifest, Start
 from t0.run import train_steps
+from t0.run.flag_checks import check_steps
 from t0.training.model_directory import ESTIMATOR_FILE
 from tests.feeding import tiny_caches
 from tests.training import tiny_training as tiny
@@ -116,9 +118,9 @@ def test_epochs_count_from_the_start_of_the_run(tmp_path):
         ({"epochs": -1.0}, "--epochs is -1.0; expected a number above 0"),
     ],
 )
-def test_finetune_steps_and_epochs_with_wrong_numbers_are_refused(tmp_path, asked, message):
+def test_finetune_steps_and_epochs_with_wrong_numbers_are_refused(asked, message):
     with pytest.raises(UserError, match=message):
-        plan_steps(tmp_path, **asked)
+        check_steps(from_values(asked))
 
 
 def test_epochs_of_data_of_unknown_size_are_refused(tmp_path):

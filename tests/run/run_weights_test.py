@@ -1,6 +1,7 @@
 """What --checkpoint and the configuration name, as arguments of a run."""
 
 import contextlib
+import sys
 import types
 
 import pytest
@@ -10,9 +11,12 @@ from t0.checkpoints import ConversionOptions, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
 from t0.config.bindings import bound
+from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.run import modes
-from t0.run import weights as command
+from t0.run import weights as weights_of_run
+from t0.run.checkpoint_checks import check_checkpoint
+from t0.run.parsed_run import ParsedRun, run_mode
 from tests.checkpoints.tiny_checkpoints import (
     BFLOAT16,
     V11,
@@ -44,9 +48,13 @@ def hf(source, tmp_path):
 
 def find(folder, *params, checkpoint=None, vocabulary=None, vocab=None):
     parse.parse([], [*SIZES, *params])
-    given = {"checkpoint": checkpoint and str(checkpoint), "model_dir": str(folder)}
-    flags = types.SimpleNamespace(**given, save_spec=None, vocab=vocab, adapter=None)
-    return command.find(flags, vocabulary)
+    values = {"checkpoint": checkpoint and str(checkpoint), "model_dir": str(folder)}
+    run = ParsedRun(from_values({**values, "vocab": vocab}), run_mode())
+    if vocabulary:
+        run.__dict__["vocabulary"] = vocabulary
+        for note in check_checkpoint(run):
+            print(note, file=sys.stderr)
+    return weights_of_run.find(run)
 
 
 def seen_by_mesh(checkpoint):
@@ -135,7 +143,7 @@ def test_vocabulary_must_be_the_one_of_the_checkpoint(tmp_path, capsys, mode, ke
         (hf / name).unlink()
 
     def found(path, **flags):
-        vocabulary = types.SimpleNamespace(sentencepiece_model_file=str(path))
+        vocabulary = types.SimpleNamespace(sentencepiece_model_file=str(path), vocab_size=256)
         params = f"run.mode = '{mode}'"
         return find(tmp_path / "run", params, checkpoint=hf, vocabulary=vocabulary, **flags)
 
