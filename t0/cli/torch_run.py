@@ -116,7 +116,8 @@ def main(argv: Sequence[str]) -> None:
             "score_eval": evaluation.score_eval,
             "infer": evaluation.predict,
             "eval": functools.partial(
-                evaluation.evaluate, judge=None if _is_file(words) else judge_texts
+                evaluation.evaluate,
+                judge=None if _is_file(words) else functools.partial(judge_texts, words),
             ),
         }
         if spec.mode in modes:
@@ -201,19 +202,19 @@ def register_tasks(words: Sequence[str]) -> None:
         raise
 
 
-def judge_texts(words: Sequence[str]) -> None:
+def judge_texts(words: Sequence[str], folder: str) -> None:
     """Computes the metrics of decoded texts in this process, in which TensorFlow sees no GPU.
 
     Args:
-      words: the flags of the run, with the folder of the texts (`RunSpec.judge`).
+      words: the flags of the run.
+      folder: the folder of the texts.
     """
     from t0.cli.run_flags import parse_run
     from t0.compat import tf
     from t0.run import command
 
     tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
-    argv = ["t5_mesh_transformer", *words]
-    command.run(parse_run(argv), argv)
+    command.judge_texts(parse_run([COMMAND, *words]), folder)
 
 
 def console_entry_point() -> None:

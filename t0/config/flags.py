@@ -333,6 +333,12 @@ def from_values(values: Mapping[str, Any]) -> flags.FlagValues:
     return flag_values
 
 
+def words_of(flag_values: flags.FlagValues) -> list[str]:
+    """Returns the words of a command line with the flags that were set."""
+    chosen = [flag_values[name] for name in flag_values if flag_values[name].present]
+    return [word for flag in chosen for word in flag.serialize().splitlines()]
+
+
 def bindings_of(values: Mapping[str, Any]) -> list[str]:
     """Returns the values of --gin_param that bind gin parameters and macros to values."""
     return [f"{name} = {value!r}" for name, value in values.items()]

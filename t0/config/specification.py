@@ -11,6 +11,7 @@ Lengths are in tokens. Batch sizes are numbers of sequences in the global batch.
 """
 
 import dataclasses
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -335,6 +336,11 @@ class InferSpec:
     steps: Any
     vocabulary_sha256: str | None
     jobs: tuple[JobSpec, ...]
+
+    @property
+    def folder(self) -> str:
+        """The folder of the predictions."""
+        return posixpath.dirname(self.jobs[0].path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ import numpy as np
 
 from t0.caching.row_numbers import ROW
 from t0.config.plain_data import Count, Positive, Range
+from t0.config.specification import RankSpec
 from t0.errors import UserError, say
 from t0.evaluation import rank_metrics
 from t0.evaluation.batching import (
@@ -427,6 +428,38 @@ def with_scores(task: ScoringTask, scores: np.ndarray) -> Iterator[Scored]:
     for example in task.examples():
         yield example, scores[start : start + len(example.choices)]
         start += len(example.choices)
+
+
+def describe_runs(
+    spec: RankSpec,
+    checkpoints: Mapping[int, str],
+    fingerprint: Callable[[str], str],
+    *,
+    model_dir: str,
+    split: str,
+    lengths: Lengths,
+    **facts: str,
+) -> list[dict[str, Any]]:
+    """Returns the facts of each checkpoint's run; see `run_facts`.
+
+    Args:
+      spec: the evaluation.
+      checkpoints: step -> the checkpoint's path.
+      fingerprint: a function of this path.
+      model_dir: the model directory.
+      split: the split.
+      lengths: the limits in tokens; None for no limits.
+      **facts: further facts.
+    """
+    settings = RankEvaluationSettings(**spec.settings)
+    options = {"vocabulary": spec.vocabulary, "reading": spec.reading}
+    options |= {"split": split, "lengths": lengths}
+    return [
+        {"model_dir": model_dir, "step": step, **facts}
+        | run_facts(path, fingerprint(path), settings, **options)
+        | dict(spec.given)
+        for step, path in checkpoints.items()
+    ]
 
 
 def run_facts(

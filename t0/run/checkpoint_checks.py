@@ -46,22 +46,59 @@ def check_adapter(run: ParsedRun) -> None:
 
 
 def check_checkpoint(run: ParsedRun) -> Iterator[str]:
-    """Checks the checkpoints that the run reads.
+    """Checks that the checkpoints that the run reads exist, and have the sizes of the run's model.
 
     Yields:
-      notes about the checkpoint from which the run starts, and about missing steps.
+      notes about missing steps.
     """
-    model_dir = run.flags.model_dir
     if run.mode == "train":
-        torch_checkpoints = torch_shards.steps(Path(model_dir))
-        if torch_checkpoints and not run.read_elsewhere:
-            _check_engine(model_dir, max(torch_checkpoints))
-        yield from _check_training(run)
+        _check_training(run)
     elif run.named_checkpoint:
-        yield from _check_named(run, run.named_checkpoint)
+        _check_named(run.named_checkpoint)
     else:
-        torch_checkpoints = torch_shards.steps(Path(model_dir)) if run.read_elsewhere else {}
-        yield from _check_steps(run, torch_checkpoints)
+        yield from _check_steps(run)
+
+
+def check_last_step(run: ParsedRun) -> Iterator[str]:
+    """Checks that training ends after the step of its initial checkpoint, and names both."""
+    if run.mode != "train" or checkpoint_files.latest(run.flags.model_dir):
+        return
+    checkpoint = run.named_checkpoint
+    if not checkpoint:
+        return
+    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
+        yield f"starting an adapter of {checkpoint}"
+        return
+    if "://" not in checkpoint and recognise(checkpoint)[0] == "mtf":
+        checkpoint = recognise(checkpoint)[1]
+    step, last_step = initial_step(checkpoint), bound("run.train_steps")
+    counts_from_checkpoint = run.flags.finetune_steps is not None or run.flags.epochs is not None
+    if isinstance(last_step, int) and last_step <= step and not counts_from_checkpoint:
+        raise UserError(
+            f"run.train_steps = {last_step:,} counts from the start of pretraining, but "
+            f"{checkpoint} is already at step {step:,}. To train {last_step:,} more steps, "
+            f"set run.train_steps = {step + last_step}"
+        )
+    yield f"starting from {checkpoint}, step {step:,}"
+
+
+def check_checkpoint_vocabulary(run: ParsedRun) -> Iterator[str]:
+    """Checks that the checkpoint that the run reads was trained with the run's vocabulary.
+
+    Yields:
+      a note if the tokenizer of a Hugging Face folder gives other ids, and --vocab is set.
+    """
+    latest = checkpoint_files.latest(run.flags.model_dir) if run.mode == "train" else None
+    named = None if latest else run.named_checkpoint
+    if named:
+        yield from _compare_tokenizers(run, named)
+    if named or latest:
+        whole_training = run.mode == "train" and not is_configured("t0.adapter")
+        converts = whole_training or not run.read_elsewhere
+        check_vocabulary(named or latest, run.vocabulary, padded=bool(named) and converts)
+    elif run.mode != "train":
+        for path in _last_of(*_select_steps(run), run):
+            check_vocabulary(path, run.vocabulary)
 
 
 def initial_step(checkpoint: str) -> int:
@@ -82,41 +119,23 @@ def _check_engine(model_dir: str, torch_step: int) -> None:
         )
 
 
-def _check_training(run: ParsedRun) -> Iterator[str]:
+def _check_training(run: ParsedRun) -> None:
+    torch_checkpoints = torch_shards.steps(Path(run.flags.model_dir))
+    if torch_checkpoints and not run.read_elsewhere:
+        _check_engine(run.flags.model_dir, max(torch_checkpoints))
     latest = checkpoint_files.latest(run.flags.model_dir)
     if latest:  # training resumes from it, and does not read the initial checkpoint
-        check_vocabulary(latest, run.vocabulary)
         check_sizes(latest)
         return
-    checkpoint = run.named_checkpoint
-    if not checkpoint:
-        return
-    yield from _check_named(run, checkpoint)
-    if is_configured("t0.adapter"):  # the steps of an adapter count from 0
-        yield f"starting an adapter of {checkpoint}"
-        return
-    if "://" not in checkpoint and recognise(checkpoint)[0] == "mtf":
-        checkpoint = recognise(checkpoint)[1]
-    step, last_step = initial_step(checkpoint), bound("run.train_steps")
-    counts_from_checkpoint = run.flags.finetune_steps is not None or run.flags.epochs is not None
-    if isinstance(last_step, int) and last_step <= step and not counts_from_checkpoint:
-        raise UserError(
-            f"run.train_steps = {last_step:,} counts from the start of pretraining, but "
-            f"{checkpoint} is already at step {step:,}. To train {last_step:,} more steps, "
-            f"set run.train_steps = {step + last_step}"
-        )
-    yield f"starting from {checkpoint}, step {step:,}"
+    if run.named_checkpoint:
+        _check_named(run.named_checkpoint)
 
 
-def _check_named(run: ParsedRun, checkpoint: str) -> Iterator[str]:
+def _check_named(checkpoint: str) -> None:
     """Checks a checkpoint that the flags or gin name."""
+    check_sizes(checkpoint)
     if "://" not in checkpoint and recognise(checkpoint)[0] != "mtf":
         open_source(checkpoint, keep_slots=False).close()  # an error says why it cannot be read
-    yield from _compare_tokenizers(run, checkpoint)
-    check_sizes(checkpoint)
-    whole_training = run.mode == "train" and not is_configured("t0.adapter")
-    converts = whole_training or not run.read_elsewhere
-    check_vocabulary(checkpoint, run.vocabulary, padded=converts)
 
 
 def _compare_tokenizers(run: ParsedRun, path: str) -> Iterator[str]:
@@ -140,34 +159,58 @@ def _compare_tokenizers(run: ParsedRun, path: str) -> Iterator[str]:
         yield f"note: {line}"
 
 
-def _check_steps(run: ParsedRun, torch_checkpoints: Mapping[int, Path]) -> Iterator[str]:
-    """Checks the checkpoints of a folder. `torch_checkpoints` is step -> PyTorch checkpoint."""
-    model_dir, vocabulary = run.flags.model_dir, run.vocabulary
-    name = "export_checkpoint_step" if run.mode.startswith("export") else "eval_checkpoint_step"
-    requested_steps = bound(f"run.{name}")
-    if requested_steps is None and run.mode in _WAITING:
-        newest = checkpoint_files.latest_step(model_dir, torch_checkpoints)
-        latest = [] if newest is None else [newest]
+def _check_steps(run: ParsedRun) -> Iterator[str]:
+    """Checks the checkpoints of a folder."""
+    steps, torch_checkpoints = _select_steps(run)
+    name, requested = _requested_steps(run)
+    if _waits(run):
         yield (
-            f"{name} is not set: waiting for checkpoints in {model_dir} forever. Set it to a step, "
-            "or to -1 for the latest"
+            f"{name} is not set: waiting for checkpoints in {run.flags.model_dir} forever. Set it "
+            "to a step, or to -1 for the latest"
         )
     else:
         options = {"also": torch_checkpoints, **step_options()}
-        latest = checkpoint_files.select_steps(model_dir, requested_steps, **options)
-        requested = (
-            requested_steps if isinstance(requested_steps, list | tuple) else [requested_steps]
-        )
-        yield from _note_missing(requested, model_dir, latest, options)
+        each = requested if isinstance(requested, list | tuple) else [requested]
+        yield from _note_missing(each, run.flags.model_dir, steps, options)
         if changed_parameters("get_checkpoint_iterator", read=("find_closest", "skip_until")):
             yield (
                 "get_checkpoint_iterator.stop_after has no effect: it ends the waiting for "
                 f"checkpoints, and {name} names them"
             )
-    for step in latest[-1:]:
-        path = str(torch_checkpoints.get(step) or checkpoint_files.checkpoint_path(model_dir, step))
-        check_vocabulary(path, vocabulary)
+    for path in _last_of(steps, torch_checkpoints, run):
         check_sizes(path)
+
+
+def _requested_steps(run: ParsedRun) -> tuple[str, Any]:
+    """Returns the name of the setting that selects checkpoints, and its value."""
+    name = "export_checkpoint_step" if run.mode.startswith("export") else "eval_checkpoint_step"
+    return name, bound(f"run.{name}")
+
+
+def _waits(run: ParsedRun) -> bool:
+    return run.mode in _WAITING and _requested_steps(run)[1] is None
+
+
+def _select_steps(run: ParsedRun) -> tuple[Sequence[int], Mapping[int, Path]]:
+    """Returns the selected steps, and step -> checkpoint of the PyTorch engine."""
+    model_dir = run.flags.model_dir
+    torch_checkpoints = torch_shards.steps(Path(model_dir)) if run.read_elsewhere else {}
+    if _waits(run):
+        newest = checkpoint_files.latest_step(model_dir, torch_checkpoints)
+        return [] if newest is None else [newest], torch_checkpoints
+    options = {"also": torch_checkpoints, **step_options()}
+    steps = checkpoint_files.select_steps(model_dir, _requested_steps(run)[1], **options)
+    return steps, torch_checkpoints
+
+
+def _last_of(
+    steps: Sequence[int], torch_checkpoints: Mapping[int, Path], run: ParsedRun
+) -> list[str]:
+    """Returns the path of the last step's checkpoint; [] if there is none yet."""
+    return [
+        str(torch_checkpoints.get(x) or checkpoint_files.checkpoint_path(run.flags.model_dir, x))
+        for x in steps[-1:]
+    ]
 
 
 def _note_missing(

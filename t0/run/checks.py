@@ -7,7 +7,12 @@ They run before anything is written or converted. A check whose input is faulty 
 """
 
 from t0.run.binding_checks import check_objects, check_settings
-from t0.run.checkpoint_checks import check_adapter, check_checkpoint
+from t0.run.checkpoint_checks import (
+    check_adapter,
+    check_checkpoint,
+    check_checkpoint_vocabulary,
+    check_last_step,
+)
 from t0.run.data_checks import (
     check_batch,
     check_caches,
@@ -56,8 +61,10 @@ CHECKS: tuple[Check | After, ...] = (
     After((*_DATA, check_settings, check_splits), check_evaluated_tasks),
     After((*_DATA, check_settings, check_evaluated_tasks), check_mode),
     check_adapter,
-    After((check_vocabulary, check_adapter), check_checkpoint),
+    After((check_adapter,), check_checkpoint),
+    After((check_checkpoint,), check_last_step),
+    After((check_vocabulary, check_checkpoint), check_checkpoint_vocabulary),
 )
 SLOW_CHECKS: tuple[Check | After, ...] = (describe_data,)
 # The checks of a run whose data is read by the hosts of a TPU.
-HOST_CHECKS: tuple[Check | After, ...] = (check_live_tasks,)
+HOST_CHECKS: tuple[Check | After, ...] = (After((*_DATA, check_splits), check_live_tasks),)

@@ -136,7 +136,7 @@ def _run_with_gin(
     arguments |= {"model_dir": flags.model_dir, **tpu_arguments}
     mode = parsed_run.mode
     if flags.save_spec:
-        _save_specification(flags.save_spec, mode, arguments, checkpoint, argv)
+        _save_specification(flags, mode, arguments, checkpoint)
         return
     if flags.write_stream:
         stream_writing.write_stream(flags.write_stream, arguments, flags.stream_steps)
@@ -177,10 +177,10 @@ def _check(
     _bind_flags(run.flags, run.mode)
     findings.check_all(checks.CHECKS, run)
     findings.check(_check_tpu, tpu, run.flags, model_dir)
-    findings.notes()  # only a run without faults is worth the slow checks
-    findings.check_all(checks.SLOW_CHECKS, run)
     if tpu and tpu.is_remote:
         findings.check_all(checks.HOST_CHECKS, run)
+    findings.notes()  # only a run without faults is worth the slow checks
+    findings.check_all(checks.SLOW_CHECKS, run)
     _print_notes(findings.notes())
     _bind_steps(run)
     return arguments
@@ -215,7 +215,7 @@ def _bind_steps(run: Any) -> None:
 
 
 def _save_specification(
-    path: str, mode: str, arguments: dict[str, Any], checkpoint: str | None, argv: Sequence[str]
+    flags: Any, mode: str, arguments: dict[str, Any], checkpoint: str | None
 ) -> None:
     """Writes the run's specification as JSON, for another engine."""
     from t0.config import plain_data
@@ -224,10 +224,35 @@ def _save_specification(
 
     spec = specify.run_spec(mode, arguments, checkpoint)
     if mode == "eval" and spec.infer:
-        spec = dataclasses.replace(spec, judge=specify.judging_words(spec, argv))
+        spec = dataclasses.replace(spec, judge=_judging_words(spec, flags))
     text = plain_data.to_json(spec)
-    publishing.write_whole(path, text + "\n")
-    say(f"the run specification is in {path}; nothing was run")
+    publishing.write_whole(flags.save_spec, text + "\n")
+    say(f"the run specification is in {flags.save_spec}; nothing was run")
+
+
+def _judging_words(spec: Any, flags: Any) -> tuple[str, ...]:
+    """Returns the command line that computes the metrics of texts that another engine decodes."""
+    judging = _judging_flags(flags, spec.infer.folder)
+    return tuple(map(mask_secrets, command_flags.words_of(judging)))
+
+
+def judge_texts(flags: Any, folder: str) -> None:
+    """Computes the metrics of texts that another engine has decoded.
+
+    Args:
+      flags: the parsed flags of the run that decoded them.
+      folder: the folder of the texts.
+    """
+    judging = _judging_flags(flags, folder)
+    run(judging, ["t5_mesh_transformer", *command_flags.words_of(judging)])
+
+
+def _judging_flags(flags: Any, folder: str) -> Any:
+    for name in ("save_spec", "engine"):
+        flags[name].unparse()
+    binding = command_flags.bindings_of({"t0.evaluation.decoded": folder})
+    flags["gin_param"].parse(binding)
+    return flags
 
 
 def _list_configuration(flags: Any, parsed: Any) -> None:

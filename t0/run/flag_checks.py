@@ -13,12 +13,12 @@ def check_model_api(flags: Any) -> None:
     """Checks the flags that only exist with or without the Model API."""
     if flags.mode and not flags.use_model_api:
         raise UserError("--mode is for --use_model_api; with gin, set run.mode = '...'")
-    if flags.use_model_api and not flags.mode:
-        raise UserError("--use_model_api needs --mode")
     if flags.checkpoint and flags.use_model_api:
         raise UserError(
             "--checkpoint cannot be used with --use_model_api: set --pretrained_model_dir"
         )
+    if flags.use_model_api and not flags.mode:
+        raise UserError("--use_model_api needs --mode")
 
 
 def check_specification(flags: Any) -> None:

@@ -9,13 +9,10 @@ To find the model's numbers, this module builds the model, but no TensorFlow gra
 """
 
 import dataclasses
-import posixpath
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
-from t0.config import saved_config
 from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.model_spec import ModelSpec
 from t0.config.plain_values import parameters_of, to_plain
@@ -153,7 +150,7 @@ def _evaluation_fields(
             "unset it, or leave out --engine=torch"
         )
     if mode == "score_eval":
-        return {"rank": _rank_spec(arguments, checkpoint, vocabularies[1])}
+        return {"rank": rank_spec(arguments, checkpoint, vocabularies[1])}
     if mode == "infer":
         return {"infer": _infer_spec(arguments, checkpoint, vocabularies)}
     tasks = configured_tasks() if mode == "eval" else None
@@ -165,7 +162,7 @@ def _evaluation_fields(
         )
     fields: dict[str, Any] = {}
     if RANK in kinds:
-        fields["rank"] = _rank_spec(arguments, checkpoint, vocabularies[1])
+        fields["rank"] = rank_spec(arguments, checkpoint, vocabularies[1])
     if decoded_tasks := kinds.get(DECODE):
         fields["infer"] = _decoding_spec(decoded_tasks, arguments, checkpoint, vocabularies)
     return fields
@@ -176,25 +173,6 @@ def configured_adapter() -> AdapterSpec | None:
     if not is_configured("t0.adapter"):
         return None
     return read_value(parameters_of("t0.adapter"), AdapterSpec, "adapter")
-
-
-def judging_words(spec: RunSpec, argv: Sequence[str]) -> tuple[str, ...]:
-    """Returns the command line that computes metrics of texts that another engine has decoded.
-
-    Args:
-      spec: the specification of a run in mode "eval" that decodes tasks.
-      argv: the command line that wrote the specification. The result masks secrets in it.
-    """
-    words = iter(shlex.split(saved_config.mask_command(argv))[1:])
-    words_of_run = []
-    for word in words:
-        name, _, value = word.lstrip("-").partition("=")
-        if name not in ("save_spec", "engine"):
-            words_of_run.append(word)
-        elif not value:
-            next(words, None)
-    folder = posixpath.dirname(spec.infer.jobs[0].path)
-    return (*words_of_run, f"--gin_param=t0.evaluation.decoded = {folder!r}")
 
 
 def microbatches(arguments: Mapping[str, Any]) -> int:
@@ -308,7 +286,14 @@ def _rank_task(name: str, split: str) -> RankTaskSpec | None:
     return RankTaskSpec(facts.dataset, facts.prompt, classes, tuple(others), facts.rows)
 
 
-def _rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:
+def rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: Any) -> RankSpec:
+    """Returns the specification of a rank evaluation.
+
+    Args:
+      arguments: the result of `arguments.read`.
+      checkpoint: the checkpoint to read; None for the checkpoints in the model directory.
+      vocabulary: the vocabulary of the targets.
+    """
     return RankSpec(
         folder=results_folder(arguments),
         checkpoint=checkpoint,

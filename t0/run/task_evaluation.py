@@ -25,22 +25,12 @@ from t0.evaluation.eval_datasets import (
     select_examples,
 )
 from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, kinds_of
-from t0.evaluation.mesh_model import (
-    both_vocabularies,
-    chosen_checkpoints,
-    vocabulary_facts,
-    vocabulary_hash,
-)
+from t0.evaluation.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
 from t0.evaluation.model import Ability, OpenModel
-from t0.evaluation.settings import (
-    EvaluationSettings,
-    RankEvaluationSettings,
-    given_facts,
-    reading_facts,
-)
+from t0.evaluation.settings import EvaluationSettings, given_facts
 from t0.evaluation.task_records import rank_task_facts, read_records
 from t0.inference import jobs, text_decoder
-from t0.run import models
+from t0.run import models, specify
 from t0.run.configured_run import ConfiguredRun
 from t0.run.evaluation_checks import scored_by_mesh
 
@@ -105,28 +95,23 @@ def rank_tasks(
     datasets = _read_datasets({**arguments, "sequence_length": None}, names)
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{split}'")
-    settings, stated = RankEvaluationSettings(), given_facts()
-    runs = [
-        {"model_dir": arguments["model_dir"], "step": step}
-        | ranking.run_facts(
-            path,
-            checkpoint_files.fingerprint(path),
-            settings,
-            split=split,
-            lengths=lengths,
-            vocabulary=vocabulary_facts(vocabulary),
-            reading=reading_facts(),
-        )
-        | stated
-        for step, path in checkpoints.items()
-    ]
+    spec = specify.rank_spec(arguments, checkpoint, vocabulary)
+    runs = ranking.describe_runs(
+        spec,
+        checkpoints,
+        checkpoint_files.fingerprint,
+        model_dir=arguments["model_dir"],
+        split=split,
+        lengths=lengths,
+    )
+    settings = ranking.RankEvaluationSettings(**spec.settings)
     ranking.rank(
         runs,
-        ranking.results_folder(arguments),
+        spec.folder,
         {
             data.name: (
                 rank_task_facts(data.name, split, data.metric_fns),
-                functools.partial(read_records, data, split, stated.get("examples")),
+                functools.partial(read_records, data, split, spec.given.get("examples")),
             )
             for data in datasets
         },

@@ -24,7 +24,6 @@ import dataclasses
 import functools
 import importlib.util
 import itertools
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -155,15 +154,14 @@ def _open_source(job: JobSpec, spec: RunSpec, targets: Any) -> InputSource:
     )
 
 
-def evaluate(spec: RunSpec, world: World, judge: Callable[[Sequence[str]], None] | None) -> None:
+def evaluate(spec: RunSpec, world: World, judge: Callable[[str], None] | None) -> None:
     """Evaluates the tasks of a specification.
 
     Args:
       spec: a run whose mode is "eval".
       world: the processes of the run.
-      judge: a function that computes the metrics of decoded texts, given `RunSpec.judge`. None if
-        the specification comes from a file, because its tasks come from modules that the file
-        names.
+      judge: a function that computes the metrics of the texts in a folder. None if the
+        specification comes from a file, because its tasks come from modules that the file names.
 
     Raises:
       UserError: if this engine cannot evaluate this run, or the metrics cannot be computed.
@@ -180,12 +178,11 @@ def evaluate(spec: RunSpec, world: World, judge: Callable[[Sequence[str]], None]
     world.broadcast_text(lambda: _compute_metrics(spec, judge))
 
 
-def _compute_metrics(spec: RunSpec, judge: Callable[[Sequence[str]], None] | None) -> str:
+def _compute_metrics(spec: RunSpec, judge: Callable[[str], None] | None) -> str:
     """Computes the metrics of the decoded texts, or prints the command that computes them."""
     infer = spec.infer
-    folder = os.path.dirname(infer.jobs[0].path)  # noqa: PTH120
     checkpoints = checkpointing.find_checkpoints(spec.model_dir, infer.checkpoint, infer.steps)
-    write_json(f"{folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
+    write_json(f"{infer.folder}/{DECODED}", {str(step): path for step, path in checkpoints.items()})
     if judge is None or importlib.util.find_spec("tensorflow") is None:
         command = shlex.join(["python", "-m", "t0.cli.mesh_transformer", *spec.judge])
         say(
@@ -194,7 +191,7 @@ def _compute_metrics(spec: RunSpec, judge: Callable[[Sequence[str]], None] | Non
         )
         return "decoded"
     try:
-        judge(spec.judge)
+        judge(infer.folder)
     except UserError as error:
         raise UserError(f"{error} (the texts are kept, and the same command resumes)") from error
     return "judged"
@@ -211,23 +208,15 @@ def score_eval(spec: RunSpec, world: World) -> None:
       UserError: if this engine cannot evaluate this run, or the evaluation fails.
     """
     rank = _check_supported(spec)
-    settings = ranking.RankEvaluationSettings(**rank.settings)
-    runs = [
-        {"model_dir": spec.model_dir, "step": step, "engine": "torch"}
-        | ranking.run_facts(
-            path,
-            checkpointing.fingerprint(path),
-            settings,
-            split=spec.data.split,
-            lengths=spec.lengths,
-            vocabulary=rank.vocabulary,
-            reading=rank.reading,
-        )
-        | dict(rank.given)
-        for step, path in checkpointing.find_checkpoints(
-            spec.model_dir, rank.checkpoint, rank.steps
-        ).items()
-    ]
+    runs = ranking.describe_runs(
+        rank,
+        checkpointing.find_checkpoints(spec.model_dir, rank.checkpoint, rank.steps),
+        checkpointing.fingerprint,
+        model_dir=spec.model_dir,
+        split=spec.data.split,
+        lengths=spec.lengths,
+        engine="torch",
+    )
     with world.only_first_prints():
         ranking.rank(
             runs,
@@ -253,7 +242,7 @@ def score_eval(spec: RunSpec, world: World) -> None:
                 spec.lengths,
                 spec.targets_vocabulary.size,
             ),
-            settings=settings,
+            settings=ranking.RankEvaluationSettings(**rank.settings),
             writes=world.first,
             wait=world.wait,
         )

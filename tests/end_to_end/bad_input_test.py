@@ -182,13 +182,35 @@ def test_ctrl_c_saves_and_prints_how_to_resume(command, tmp_path):
     assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
 
 
+EIGHT = "--gin_param=run.batch_size = 8"
+
+
+def test_faults_of_a_command_are_reported_together_and_leave_no_file(command, tmp_path):
+    wrong = [
+        "--gin_param=MIXTURE_NAME = 'weather_trian'",
+        "--gin_param=run.keep_checkpoint_max = -1",
+    ]
+    folder = tmp_path / "model"
+    done = command(f"--model_dir={folder}", *TRAIN, *wrong, f"--checkpoint={tmp_path}/none")
+    assert done.status == 2
+    first, *faults = done.err[done.err.index("3 faults") :].splitlines()
+    assert first == "3 faults:"
+    assert faults[0].startswith("  - run.keep_checkpoint_max is -1")
+    assert faults[1].startswith("  - unknown mixture or task 'weather_trian'. Did you mean")
+    assert f"{tmp_path}/none does not exist" in faults[2]
+    assert not folder.exists()
+
+
 def test_tpu_run_without_cache_or_model_dir_is_refused(command, tmp_path):
     mesh = "--gin_file=mesh/v3-8.gin"
     with socket.create_server(("127.0.0.1", 0)) as server:
         tpu = f"--tpu=grpc://127.0.0.1:{server.getsockname()[1]}"
-        text = message(command(tpu, *TRAIN, mesh))
-        assert "no model directory is set" in text
-        text = message(command(tpu, f"--model_dir={tmp_path}/model", *TRAIN, mesh))
+        faults = command(tpu, *TRAIN, mesh).err
+        text = message(command(tpu, f"--model_dir={tmp_path}/model", *TRAIN, mesh, EIGHT))
+    # All faults are reported together.
+    assert "no model directory is set" in faults
+    assert "4 is not a multiple of 8 (the 8 replicas of the mesh)" in faults
+    assert "mesh_train_dataset_fn.use_cached is not set" in faults
     assert "mesh_train_dataset_fn.use_cached is not set" in text
     assert "seqio_cache_tasks --tasks=weather_train --output_cache_dir=" in text
     assert not list(tmp_path.glob("model/model.ckpt*"))

@@ -36,7 +36,7 @@ def test_resume_of_old_run_keeps_its_configuration(gone_on):
     assert "optimizer state: restored" in done.out
     # Another configuration would be an error, or with --allow_config_change a note.
     said, others = done.err.splitlines(), ("data: ", "WARNING: weather_")
-    of_cache, device = [line for line in said if not line.startswith(others)]
+    device, of_cache = [line for line in said if not line.startswith(others)]
     assert of_cache.startswith("2 of 2 caches") and "an older version or SeqIO wrote" in of_cache
     assert device == "no --tpu: running on one device"
     before = json.loads((BEFORE / "model" / "configuration.json").read_text())

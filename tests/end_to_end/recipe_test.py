@@ -39,8 +39,8 @@ def test_t0_recipe_training_prints_only_progress(trained):
     assert [line for line in done.stderr.splitlines() if not own.match(line)] == [
         "gin: nothing reads the macro 'model_info': it has no effect",
         "gin: nothing reads the macro 'tokens_per_batch': it has no effect",
-        "data: 2 task(s) at inputs 96, targets 32: nothing is cut",
         "no --tpu: running on one device (the TPU topology 'v3-512' is ignored)",
+        "data: 2 task(s) at inputs 96, targets 32: nothing is cut",
     ]
     metrics = [json.loads(line) for line in (model_dir / "metrics.jsonl").open()]
     assert [line["step"] for line in metrics] == list(range(1, 21))

@@ -48,8 +48,8 @@ def check(folder, *params, files=("dataset.gin",), without=_OTHERS, **values):
     every = [each if isinstance(each, After) else After((), each) for each in checks.CHECKS]
     kept = [each for each in every if each.check not in without]
     kept = [each for each in kept if data_checks.check_mixtures not in each.needs]
-    kept.append(next(each for each in every if each.check is checks.check_checkpoint))
-    findings.check_all(dict.fromkeys(kept), run)
+    kept.append(After((checks.check_checkpoint,), checks.check_checkpoint_vocabulary))
+    findings.check_all(kept, run)
     return findings.notes()
 
 

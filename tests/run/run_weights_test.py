@@ -15,7 +15,7 @@ from t0.config.flags import from_values
 from t0.errors import UserError
 from t0.run import modes
 from t0.run import weights as weights_of_run
-from t0.run.checkpoint_checks import check_checkpoint
+from t0.run.checkpoint_checks import check_checkpoint_vocabulary
 from t0.run.parsed_run import ParsedRun, run_mode
 from tests.checkpoints.tiny_checkpoints import (
     BFLOAT16,
@@ -52,7 +52,7 @@ def find(folder, *params, checkpoint=None, vocabulary=None, vocab=None):
     run = ParsedRun(from_values({**values, "vocab": vocab}), run_mode())
     if vocabulary:
         run.__dict__["vocabulary"] = vocabulary
-        for note in check_checkpoint(run):
+        for note in check_checkpoint_vocabulary(run):
             print(note, file=sys.stderr)
     return weights_of_run.find(run)
 

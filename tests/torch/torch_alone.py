@@ -31,9 +31,9 @@ def main():
 
     judge_texts = torch_run.judge_texts
 
-    def judge_with_tensorflow(words):
+    def judge_with_tensorflow(*arguments):
         sys.meta_path.remove(absent)
-        judge_texts(words)
+        judge_texts(*arguments)
 
     torch_run.judge_texts = judge_with_tensorflow
     return torch_run.console_entry_point()
