@@ -34,7 +34,7 @@ from t0.feeding import batch_stream, manifest, opening
 from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
-from t0.run import checks, data_checks, host_checks, modes
+from t0.run import checks, data_checks, host_checks, mesh_modes
 from t0.run.findings import Findings
 from t0.run.host_checks import InputFunction
 from t0.run.parsed_run import ParsedRun
@@ -262,7 +262,7 @@ def configured_input(vocabulary: Any) -> InputFunction:
     """Returns the input function that TPUEstimator would get for the configured run."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"model_dir": folder, "vocabulary": vocabulary, **_PLACES}
-        input_fn = host_checks.training_input(arguments | modes.engine_arguments(tpu=_TPU))
+        input_fn = host_checks.training_input(arguments | mesh_modes.engine_arguments(tpu=_TPU))
     if input_fn is None:
         raise UserError("the run reads no data: run.train_steps leaves nothing to train")
     return input_fn

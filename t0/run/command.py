@@ -166,12 +166,12 @@ def _check(
 ) -> dict[str, Any]:
     """Checks a run, prints notes, and returns the arguments of `run` that depend on the engine."""
     from t0.compat import gin
-    from t0.run import checks, modes
+    from t0.run import checks, mesh_modes
     from t0.run.binding_checks import check_bindings
 
     findings = Findings()
     findings.check(check_bindings, run, parsed)  # before the values of the flags are bound
-    arguments = modes.engine_arguments(tpu=run.flags.tpu)
+    arguments = mesh_modes.engine_arguments(tpu=run.flags.tpu)
     for name, value in arguments.items():
         gin.bind_parameter(f"run.{name}", value)
     _bind_flags(run.flags, run.mode)
@@ -257,14 +257,14 @@ def _judging_flags(flags: Any, folder: str) -> Any:
 
 def _list_configuration(flags: Any, parsed: Any) -> None:
     from t0.config import listing
-    from t0.run import modes, run_files
+    from t0.run import mesh_modes, run_files
     from t0.run.binding_checks import check_bindings
     from t0.run.parsed_run import ParsedRun, run_mode
 
     mode = run_mode()
     if not flags.use_model_api:
         _print_notes(check_bindings(ParsedRun(flags, mode), parsed))
-    command_bindings: listing.CommandBindings = {} if flags.tpu else modes.local_parameters()
+    command_bindings: listing.CommandBindings = {} if flags.tpu else mesh_modes.local_parameters()
     command_bindings |= command_flags.gin_parameters(flags, mode)
     if mode == "train" and flags.checkpoint:
         command_bindings |= {"run.init_checkpoint": (flags.checkpoint, "--checkpoint")}

@@ -20,9 +20,9 @@ from t0.errors import UserError
 from t0.feeding import opening
 from t0.mesh import devices
 from t0.run import arguments as run_arguments
-from t0.run import checkpoint_checks, modes, weights
+from t0.run import checkpoint_checks, weights
 from t0.run.findings import After, Check, Findings
-from t0.training import estimator
+from t0.training import estimator, loop
 from t0.training.graph import TrainingSpec
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
@@ -94,7 +94,7 @@ def _run(flags: Any) -> None:
         mesh = devices.local_mesh(devices.visible_gpus())
         with (
             compat.replaced("mesh_utils.get_estimator", TrainingSpec.from_estimator_arguments),
-            compat.replaced("mesh_utils.train_model", _train_here),
+            compat.replaced("mesh_utils.train_model", _train),
         ):
             _carry_out(_model(flags, total_steps, **mesh), flags, steps)
     else:
@@ -166,7 +166,7 @@ def _flag_parameters(flags: Any) -> dict[str, Any]:
     return {name: v for name, (v, _) in command_flags.gin_parameters(flags, mode).items()}
 
 
-def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
+def _train(  # noqa: PLR0913 (the signature that MtfModel calls)
     spec: TrainingSpec,
     vocabulary: Any,
     sequence_length: Mapping[str, int],
@@ -179,7 +179,7 @@ def _train_here(  # noqa: PLR0913 (the signature that MtfModel calls)
 ) -> None:
     """Trains with our own loop. Ignores arguments that the loop's settings already contain."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
-    modes.train_here(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
+    loop.train(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
 
 def _lengths(flags: Any) -> dict[str, int]:

@@ -3,7 +3,7 @@
     from t0.training import loop
     from t0.training.graph import TrainingSpec
 
-    loop.train(spec, data, loop.LoopOptions(train_steps=12_200))
+    loop.train(spec, train_dataset_fn, train_steps=12_200)
 
 loop            trains with Mesh TensorFlow in one session
 stepping        the training loop that both engines share: steps, evaluation, checkpoints; the best

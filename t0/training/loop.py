@@ -1,25 +1,30 @@
 """Trains with Mesh TensorFlow in one session. A resumed run continues as if it had not stopped.
 
-    train(spec, data, LoopOptions(train_steps=12_200, seed=0))
+    train(spec, train_dataset_fn, train_steps=12_200)
 
-`train` builds the graph. It fills the variables from the latest checkpoint, from an initial
-checkpoint (a warm start), or at random. It then compares the configuration with the configuration
-recorded in the model directory. `t0.training.stepping` runs the training loop, and writes a
-checkpoint before the first step if there is none.
+`train` opens the data and builds the graph. It fills the variables from the latest checkpoint, from
+an initial checkpoint (a warm start), or at random. It then compares the configuration with the
+configuration recorded in the model directory. `t0.training.stepping` runs the training loop, and
+writes a checkpoint before the first step if there is none.
 """
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin, mtf
 from t0.compat import tf1 as tf
+from t0.config.bindings import bound
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError, original, say
 from t0.feeding.live import DatasetBatches
+from t0.feeding.opening import open_dataset_function
 from t0.feeding.training_data import TrainingData
+from t0.files import paths
 from t0.mesh import formulas, t5_model
 from t0.mesh.devices import activation_dtype, visible_gpus
 from t0.mesh.gather_embedding import bind_gather_embedding
@@ -39,50 +44,78 @@ LoopOptions = gin.external_configurable(
 _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 
-def train(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
-    """Trains until `options.train_steps`.
+def train(
+    spec: TrainingSpec,
+    train_dataset_fn: Callable[..., Any],
+    *,
+    train_steps: int,
+    dataset_split: str = "train",
+) -> None:
+    """Trains on this machine. If training is already finished, does nothing.
 
     Args:
       spec: the model, batch and optimizer.
-      data: the training data, as returned by `t0.feeding.opening.open_dataset_function`.
-      options: the settings of the loop.
+      train_dataset_fn: the dataset function that gin binds: T5's function or a user's own function.
+      train_steps: the step to stop at, counted from the start of pretraining.
+      dataset_split: the split to read.
 
     Raises:
       UserError: if the data ends, if the loss or the gradient is not finite, or if a checkpoint
         cannot be read or written.
       SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
     """
-    time_limit = TimeLimit(options.max_hours)
+    with model_directory.lock(spec.model_dir), checkpointing.explain_full_disk(spec.model_dir):
+        if checkpointing.is_finished(spec.model_dir, train_steps):
+            _record_prompts(spec)
+            return
+        options = LoopOptions(train_steps)
+        data = open_dataset_function(
+            train_dataset_fn,
+            options.seed,
+            sequence_length=spec.sequence_length,
+            vocabulary=spec.vocabulary,
+            dataset_split=dataset_split,
+        )
+        time_limit = TimeLimit(options.max_hours)
+        graph = _build(spec, data, options)
+        config = session_config(spec.mesh_devices)
+        with tf.Session(graph=graph.graph, config=config) as session:
+            engine = _Session(spec, data, options, graph, session)
+            stepping = Stepping(
+                engine,
+                data,
+                options,
+                size=engine.size,
+                model_dir=spec.model_dir,
+                keep=engine.keep,
+                save_every=spec.save_checkpoints_steps,
+            )
+            engine.start(stepping, options, time_limit)
+            stepping.run(time_limit)
+
+
+def _record_prompts(spec: TrainingSpec) -> None:
+    """Records the prompts of a model that was trained by a version that did not record them."""
+    if not paths.exists(f"{spec.model_dir}/{model_directory.PROMPTS_FILE}"):
+        mixture = bound("mesh_train_dataset_fn.mixture_or_task_name")
+        checkpointing.save_prompts(spec.model_dir, mixture, spec.sequence_length)
+
+
+def _build(spec: TrainingSpec, data: Data, options: LoopOptions) -> TrainingGraph:
     check_devices(spec.mesh_devices)
     _check_features(spec.model_type, data.features)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
-    graph = build(
+    return build(
         spec,
         features=[*data.features, *_weight_features(spec, options)],
         seed=options.seed,
         activations=activation_dtype(options.activation_dtype),
         validates=bool(options.validate_every_steps),
     )
-    with (
-        checkpointing.explain_full_disk(spec.model_dir),
-        tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
-    ):
-        engine = _Session(spec, data, options, graph, session)
-        start = Stepping(
-            engine,
-            data,
-            options,
-            size=engine.size,
-            model_dir=spec.model_dir,
-            keep=engine.keep,
-            save_every=spec.save_checkpoints_steps,
-        )
-        engine.start(start, options, time_limit)
-        start.run(time_limit)
 
 
 def _check_features(model_type: str, names: Sequence[str]) -> None:
-    if model_type == "bitransformer" and "inputs" not in names:
+    if model_type == ENCODER_DECODER and "inputs" not in names:
         raise UserError(
             "the training data has only targets, but an encoder-decoder also needs inputs. "
             "Choose a task with inputs, such as one of prefix LM, or train a decoder-only "
@@ -94,7 +127,7 @@ def _weight_features(spec: TrainingSpec, options: LoopOptions) -> list[str]:
     """Returns the features that `add_loss_weights` adds to the batches of a run."""
     if options.loss_average == "positions":
         return []
-    if spec.model_type != "bitransformer" or spec.ensemble_inputs:
+    if spec.model_type != ENCODER_DECODER or spec.ensemble_inputs:
         raise UserError(
             f"train_loop.loss_average is {options.loss_average!r}, which needs an encoder-decoder "
             f"without ensemble; run.model_type is '{spec.model_type}'. Set train_loop.loss_average "

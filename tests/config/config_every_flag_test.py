@@ -42,9 +42,9 @@ READ_BY_ALL = {
     "vocab": "t0/run/configure.py",
     "t5_tfds_data_dir": "t0/run/configure.py",
     "tfds_data_dir": "t0/run/configure.py",
-    "engine": "t0/run/command.py",
+    "engine": "t0/run/flag_checks.py",
     "tpu": "t0/run/command.py",
-    "checkpoint": "t0/run/weights.py",
+    "checkpoint": "t0/run/parsed_run.py",
     "export_hf": "t0/run/weights.py",
     "use_model_api": "t0/run/command.py",
 }

@@ -196,7 +196,7 @@ READERS = {
         "mode": ("run/parsed_run.py", 'bound("run.mode"'),
         "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
         "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),
-        "train_model_fn": ("run/modes.py", 'bound("run.train_model_fn")'),
+        "train_model_fn": ("run/mesh_modes.py", 'bound("run.train_model_fn")'),
         "predict_fn": ("run/evaluation_checks.py", 'bound("run.predict_fn")'),
     },
     "serialize_num_microbatches": {

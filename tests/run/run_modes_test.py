@@ -11,8 +11,9 @@ from t0.config.flags import GIN_MODES
 from t0.errors import UserError
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
-from t0.run import arguments, modes
+from t0.run import arguments, mesh_modes, modes
 from t0.run.modes import ConfiguredRun
+from t0.training import loop
 from tests.checkpoints.tiny_checkpoints import write_mtf
 
 LENGTHS = {"inputs": 64, "targets": 8}
@@ -63,7 +64,7 @@ def test_resume_writes_the_missing_checkpoint_file(tmp_path, capsys):
     weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
     write_mtf(tmp_path, weights, step=5)
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    modes.train_here(spec, None, train_steps=5)
+    loop.train(spec, None, train_steps=5)
     said = capsys.readouterr().out
     assert f"checkpoint is missing: resuming from {tmp_path}/model.ckpt-5, the newest" in said
     assert "nothing to train" in said
@@ -75,16 +76,16 @@ def test_finished_run_without_recorded_prompts_records_them(tmp_path, monkeypatc
     template = Template("say", "{{text}} ||| {{label}}", None, "", True, True, (), "say")
     prompts = (RecordedPrompt("reviews_say", "reviews", False, template),)
     monkeypatch.setattr(
-        modes.checkpointing,
+        loop.checkpointing,
         "prompts_of_mixture",
         lambda mixture, lengths: ModelPrompts(lengths, "/v.model", prompts),
     )
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    modes.train_here(spec, None, train_steps=5)
+    loop.train(spec, None, train_steps=5)
     file = tmp_path / "prompts.json"
     assert read_model_prompts(str(tmp_path)).lengths == LENGTHS
     file.write_text("the prompts of the training")
-    modes.train_here(spec, None, train_steps=5)
+    loop.train(spec, None, train_steps=5)
     assert file.read_text() == "the prompts of the training"
 
 
@@ -151,7 +152,9 @@ def test_tpu_other_errors_keep_their_traceback(monkeypatch, called):
 
 def test_tpu_lost_during_training_exits_as_resumable(monkeypatch, called, capsys):
     def fail(**given):
-        raise modes.tf.errors.UnavailableError(None, None, "failed to connect to all addresses")
+        raise mesh_modes.tf.errors.UnavailableError(
+            None, None, "failed to connect to all addresses"
+        )
 
     monkeypatch.setattr(mesh_utils, "run", fail)
     with pytest.raises(SystemExit) as ended:

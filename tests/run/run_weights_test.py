@@ -1,19 +1,17 @@
 """What --checkpoint and the configuration name, as arguments of a run."""
 
-import contextlib
 import sys
 import types
 
 import pytest
 
-from t0 import compat
 from t0.checkpoints import ConversionOptions, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
 from t0.config.bindings import bound
 from t0.config.flags import from_values
 from t0.errors import UserError
-from t0.run import modes
+from t0.run import mesh_modes
 from t0.run import weights as weights_of_run
 from t0.run.checkpoint_checks import check_checkpoint_vocabulary
 from t0.run.parsed_run import ParsedRun, run_mode
@@ -59,9 +57,7 @@ def find(folder, *params, checkpoint=None, vocabulary=None, vocab=None):
 
 def seen_by_mesh(checkpoint):
     """What Mesh TensorFlow's modes find while one of them reads `checkpoint`."""
-    with contextlib.ExitStack() as replaced:
-        for name, function in modes.reading_only(checkpoint).items():
-            replaced.enter_context(compat.replaced(name, function))
+    with mesh_modes.reading(checkpoint):
         found = list(mesh_utils.get_checkpoint_iterator("all", "/models/other"))
         return found, mesh_utils.get_step_from_checkpoint_path(checkpoint)
 
