@@ -33,17 +33,19 @@ def measure(method: str, args: argparse.Namespace) -> dict[str, float]:
     from training_torch_ours import random_batches
 
     from t0.config.specification import AdapterSpec
-    from t0.torch import checkpointing, loop, world
-    from t0.training.stepping import LoopOptions
+    from t0.torch import checkpointing, processes, torch_session
+    from t0.training.loop import LoopOptions
 
     lengths = {"inputs": args.inputs, "targets": args.targets}
     spec = torch_runs.run(args.size, rows=args.rows, lengths=lengths)
     adapter = AdapterSpec(**METHODS[method]) if METHODS[method] else None
     spec = dataclasses.replace(spec, adapter=adapter)
-    options = loop.ComputeOptions(torch.bfloat16, recompute="off", keep_gathered="off")
-    with world.join_processes("cpu") as joined:
+    options = torch_session.ComputeOptions(torch.bfloat16, recompute="off", keep_gathered="off")
+    with processes.join_processes("cpu") as joined:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), None, joined, options)
+        engine = torch_session.TorchEngine(
+            spec, LoopOptions(train_steps=10**6), None, joined, options
+        )
         engine.fill_at_random()
         checkpointing.fill_adapter(engine.model, 0, joined)
         batches, seconds = random_batches(args.rows, lengths), []

@@ -32,8 +32,8 @@ from t5.models import mesh_transformer  # noqa: E402
 import t0.seqio_tasks  # noqa: E402, F401
 from t0.feeding import batch_stream, manifest  # noqa: E402
 from t0.feeding.batch_stream import stream_dataset  # noqa: E402
+from t0.feeding.data_spec import data_spec, open_data  # noqa: E402
 from t0.feeding.manifest import Manifest  # noqa: E402
-from t0.feeding.opening import data_spec, open_data  # noqa: E402
 from t0.feeding.training_data import TrainingData  # noqa: E402
 
 LENGTHS = {"inputs": 1024, "targets": 256}

@@ -28,7 +28,7 @@ import torch_runs
 import training_torch_ours
 
 from t0.config.model_spec import require_t5
-from t0.torch import sharding, world
+from t0.torch import processes, sharding
 from t0.torch.model import KERNELS, attend
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -170,7 +170,7 @@ def _peak(
 ) -> dict[str, Any]:
     """Returns the peak memory of a few steps, and the memory that the formula computes."""
     asked = {"size": size, "rows": rows, "lengths": lengths, "type": "bfloat16", **settings}
-    with world.join_processes(device) as joined:
+    with processes.join_processes(device) as joined:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         engine, batches = training_torch_ours.opened(asked, joined)
@@ -237,7 +237,7 @@ def _after_steps(
 ) -> tuple[dict[str, torch.Tensor], list[float], float]:
     """Returns a run's weights after `BIT_STEPS` steps, its losses, and the seconds of a step."""
     asked = {"size": size, "rows": rows, "lengths": gpu.SHAPES["512+114"], "type": "bfloat16"}
-    with world.join_processes(device) as joined:
+    with processes.join_processes(device) as joined:
         torch.manual_seed(0)
         engine, batches = training_torch_ours.opened(asked | settings, joined)
         losses = [engine.take(next(batches)) for _ in range(BIT_STEPS - 1)]
@@ -269,7 +269,7 @@ def profile(given: argparse.Namespace) -> Records:
     for size, rows in cases:
         settings = {"size": size, "rows": rows, "lengths": gpu.SHAPES["512+114"]}
         settings |= {"type": "bfloat16", "compiled": not given.small, "recompute": "auto"}
-        with world.join_processes(given.device) as joined:
+        with processes.join_processes(given.device) as joined:
             engine, batches = training_torch_ours.opened(settings, joined)
             training_torch_ours.measured(engine, batches, 4)
             seconds = training_torch_ours.measured(engine, batches, 3)["seconds"] / 3
@@ -313,8 +313,8 @@ def speed(given: argparse.Namespace) -> Records:
     for case in cases:
         # Transformers' other systems take longer with this model than the part may.
         systems = given.systems or (_FASTEST if case.size == "xl" else ())
-        answers, processes = gpu.measured(case, place, rounds, steps, systems)
-        found += gpu.records(case, place, answers, processes, steps)
+        answers, counts = gpu.measured(case, place, rounds, steps, systems)
+        found += gpu.records(case, place, answers, counts, steps)
         if published := gpu.NANOT5.get((case.shape, case.rows, case.microbatches)):
             name, seconds = published
             record = {"size": case.size, "tokens": case.shape, "rows": case.rows}
@@ -368,12 +368,12 @@ def _our_scores(
     size: str, data: list, device: torch.device, dtype: torch.dtype
 ) -> Callable[[], None]:
     from t0.evaluation.batching import BatchQueues, SortedPlan
-    from t0.evaluation.examples import ChoiceGroup
+    from t0.evaluation.ranked_examples import ChoiceGroup
     from t0.evaluation.ranking import batch_limits
     from t0.torch.evaluation import ShardedScorer
 
     spec = require_t5(torch_runs.run(size, rows=1, lengths={"inputs": 8, "targets": 8}).model)
-    held = world.join_processes(device.type)
+    held = processes.join_processes(device.type)
     joined = held.__enter__()
     scorer = ShardedScorer(spec, joined, dtype)
     training_torch_ours.fill(scorer.model)

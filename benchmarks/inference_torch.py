@@ -24,7 +24,7 @@ from workers import token_rates  # noqa: E402
 from t0.config.model_spec import require_t5  # noqa: E402
 from t0.evaluation.model import DecodingMethod  # noqa: E402
 from t0.inference.inputs import EOS  # noqa: E402
-from t0.torch.decoding import TorchGenerator  # noqa: E402
+from t0.torch.generator import TorchGenerator  # noqa: E402
 
 
 class Predictor:

@@ -74,14 +74,14 @@ def main() -> None:
 
         compat.apply()
         import t0.recipes  # noqa: F401
-        from t0.feeding import opening
+        from t0.feeding import data_spec
 
         results: dict[str, list[float]] = {"in the training process": [], "worker process": []}
         for turn in range(args.rounds):
-            spec = opening.data_spec(TASK, LENGTHS, seed=turn)
+            spec = data_spec.data_spec(TASK, LENGTHS, seed=turn)
             words = [*WORDS, f"--model_dir={folder}/model", f"--data_dir={folder}"]
             register = functools.partial(torch_run.register_tasks, words)
-            opened = opening.open_data(spec), data_worker.open_data(spec, register)
+            opened = data_spec.open_data(spec), data_worker.open_data(spec, register)
             for rates, data in zip(results.values(), opened, strict=True):
                 rates.append(rate(data, args.batches))
     print("| batches made | tokens/s | slowest round | ratio |\n|---|---|---|---|")

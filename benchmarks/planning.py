@@ -98,8 +98,8 @@ def measure(name):
     compat.apply()
     import tensorflow.compat.v1 as tf
 
+    from t0.mesh.liveness import peak_memory
     from t0.mesh.lowering import read_program
-    from t0.mesh.memory import peak_memory
 
     tf.disable_v2_behavior()
     run = configure(name)

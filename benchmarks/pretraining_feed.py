@@ -28,7 +28,7 @@ import seqio  # noqa: E402
 import tensorflow.compat.v1 as tf  # noqa: E402
 from t5.models import mesh_transformer  # noqa: E402
 
-from t0.feeding.opening import data_spec, open_data  # noqa: E402
+from t0.feeding.data_spec import data_spec, open_data  # noqa: E402
 from t0.sources.texts import FolderTexts  # noqa: E402
 from t0.tasks import set_vocabulary  # noqa: E402
 from t0.tasks.recipe_tasks import pretraining_definitions  # noqa: E402

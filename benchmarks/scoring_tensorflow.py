@@ -33,8 +33,8 @@ from random_weights import random_checkpoint  # noqa: E402
 from t0.config import parse  # noqa: E402
 from t0.evaluation import ranking  # noqa: E402
 from t0.evaluation.batching import BatchLimits, model_costs, plan_packed  # noqa: E402
-from t0.evaluation.examples import count_task  # noqa: E402
 from t0.evaluation.mesh_model import Placement  # noqa: E402
+from t0.evaluation.ranked_examples import count_task  # noqa: E402
 from t0.evaluation.records import prompted_records, sort_records  # noqa: E402
 from t0.evaluation.scorer import MeshScorer  # noqa: E402
 from t0.evaluation.task_records import rank_task_facts  # noqa: E402

@@ -54,15 +54,15 @@ def report():
 def ours():
     """Trains with this project's command until the first step has ended."""
     from t0.cli import mesh_transformer
-    from t0.training import loop
+    from t0.training import mesh_session
 
-    one_step = loop.one_step
+    one_step = mesh_session.one_step
 
     def step(*args):
         one_step(*args)
         report()
 
-    loop.one_step = step
+    mesh_session.one_step = step
     mesh_transformer.console_entry_point()
 
 

@@ -23,9 +23,9 @@ import torch
 import torch_runs
 
 from t0.feeding.training_data import open_training_data
-from t0.torch import loop, sharding, world
+from t0.torch import processes, sharding, torch_session
 from t0.torch.model import KERNELS
-from t0.training.stepping import LoopOptions
+from t0.training.loop import LoopOptions
 
 VOCABULARY = 32000
 
@@ -46,8 +46,8 @@ def tokens(batch: Mapping[str, np.ndarray]) -> int:
 
 
 def opened(
-    settings: Mapping[str, Any], joined: world.World
-) -> tuple[loop.TorchEngine, Iterator[Any]]:
+    settings: Mapping[str, Any], joined: processes.World
+) -> tuple[torch_session.TorchEngine, Iterator[Any]]:
     """Returns the engine of the settings, with random weights, and its batches."""
     rows, lengths, cache = settings["rows"], settings["lengths"], settings.get("cache")
     data = torch_runs.cached(Path(cache), settings["split"], lengths) if cache else None
@@ -56,14 +56,16 @@ def opened(
         settings["size"], rows=rows, lengths=lengths, data=data, microbatches=microbatches
     )
     packed = open_training_data(data) if data else None
-    options = loop.ComputeOptions(
+    options = torch_session.ComputeOptions(
         getattr(torch, settings["type"]),
         recompute=settings.get("recompute", "off"),
         compiled=settings.get("compiled", False),
         replays=settings.get("replays", True),
         attention=tuple(settings.get("attention", KERNELS)),
     )
-    engine = loop.TorchEngine(spec, LoopOptions(train_steps=10**6), packed, joined, options)
+    engine = torch_session.TorchEngine(
+        spec, LoopOptions(train_steps=10**6), packed, joined, options
+    )
     if joined.device.type == "cuda":
         fill(engine.model)
     else:
@@ -79,7 +81,9 @@ def fill(model: torch.nn.Module) -> None:
         sharding.local_rows(parameter).normal_(std=0.02)
 
 
-def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> dict[str, float]:
+def measured(
+    engine: torch_session.TorchEngine, batches: Iterator[Any], steps: int
+) -> dict[str, float]:
     """Takes steps; returns their seconds (with reading), processor seconds, and tokens."""
     began, processor, token_count = time.perf_counter(), time.process_time(), 0
     for _ in range(steps):
@@ -96,7 +100,7 @@ def measured(engine: loop.TorchEngine, batches: Iterator[Any], steps: int) -> di
 def main() -> None:
     """Builds the engine, then serves."""
     settings = json.loads(sys.argv[1])
-    with world.join_processes(settings.get("device", "cpu")) as joined:
+    with processes.join_processes(settings.get("device", "cpu")) as joined:
         if joined.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         engine, batches = opened(settings, joined)

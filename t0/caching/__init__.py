@@ -23,7 +23,7 @@ provenance      records the inputs of a task's cache, and finds inputs that chan
 workers         runs jobs in this process or in worker processes on this machine
 beam_runner     runs the same jobs on Apache Beam
 running         plans a run, runs its jobs, and publishes each task when it is complete
-outcome_table   prints the table of outcomes
+split_table     prints the table of outcomes
 verify          checks finished caches
 
 Importing this package does not import TensorFlow, and a worker that only renders rows does not need

@@ -37,7 +37,6 @@ from t0.caching.cache_plan import (
     make_plan,
     task_directory,
 )
-from t0.caching.outcome_table import print_outcomes
 from t0.caching.prompted_rows import RowRange
 from t0.caching.provenance import changes_of, provenance
 from t0.caching.source_shards import ShardRun
@@ -53,6 +52,7 @@ from t0.caching.split_state import (
     SplitSpec,
     conclude,
 )
+from t0.caching.split_table import print_outcomes
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, interruptible, printable, write_reason

@@ -29,9 +29,9 @@ from typing import Any
 from t0.caching.cache_files import join_parts
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.split_state import ABSENT, FAILED, STOP, JoinParts, PartInfo, SplitOutcome
+from t0.child_processes import spawn_context
 from t0.errors import AbsentData, UserError, original
 from t0.files import OutputError
-from t0.processes import spawn_context
 
 END_SECONDS, TICK_SECONDS = 10.0, 0.5
 _PR_SET_PDEATHSIG = 1  # an option of Linux's prctl
@@ -146,7 +146,7 @@ def prepare(setup: Setup) -> None:
         seqio.set_tfds_data_dir_override(setup.tfds_data_dir)
     if setup.gin_param:
         from t0.compat import gin
-        from t0.config.explain import explain_errors
+        from t0.config.gin_errors import explain_errors
 
         with explain_errors(params=setup.gin_param):
             gin.parse_config(list(setup.gin_param))

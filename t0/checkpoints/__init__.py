@@ -18,13 +18,13 @@
 | `hugging_face` | Hugging Face's folders and their config.json |
 | `weight_files` | safetensors, and PyTorch's pickles if they can be read safely |
 | `adapter_folders` | adapters in PEFT's folders, merged into a base model |
-| `look_alikes` | folders that only look like checkpoints, such as outputs of a Trainer |
+| `other_folders` | folders that only look like checkpoints, such as outputs of a Trainer |
 | `tokenizer` | a checkpoint's SentencePiece model or `tokenizer.json` |
 | `t5x` | T5X's checkpoints: a msgpack index and zarr arrays |
 | `torch_shards` | the PyTorch engine's checkpoints |
 | `conversion` | `FORMATS`, `open_source`, `convert`, `as_mesh_checkpoint` |
 | `compare` | compares the tensors and settings of two checkpoints |
-| `described` | a checkpoint, or a model on the Hugging Face hub, prepared for a run |
+| `prepared_checkpoint` | a checkpoint, or a model on the Hugging Face hub, prepared for a run |
 | `checkpoint_files` | the steps, variables and vocabulary size of a model directory |
 
 TensorFlow is never imported.

@@ -24,8 +24,8 @@ import safetensors.numpy
 
 from t0.checkpoints import names, torch_shards
 from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, checksum, write_json
-from t0.checkpoints.look_alikes import ADAPTER as CONFIG
-from t0.checkpoints.look_alikes import hint
+from t0.checkpoints.other_folders import ADAPTER as CONFIG
+from t0.checkpoints.other_folders import hint
 from t0.checkpoints.shape import listed, shown
 from t0.checkpoints.weight_files import Weights, open_file
 from t0.config.model_spec import ModelShape

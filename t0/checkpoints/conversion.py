@@ -35,9 +35,9 @@ from t0.checkpoints import (
     adapter_folders,
     checkpoint_files,
     hugging_face,
-    look_alikes,
     mtf,
     names,
+    other_folders,
     t5x,
     tokenizer,
     torch_shards,
@@ -225,11 +225,11 @@ def recognise(path: str | Path, *, step: int | None = None) -> tuple[str, str]:
         )
         existing = f". {path.parent} has checkpoints of the steps: {steps}" if steps else ""
         raise UserError(f"{path} does not exist, and is not the prefix of a checkpoint{existing}")
-    look_alikes.check(path)
+    other_folders.check(path)
     raise UserError(
         f"{path} has no checkpoint; expected model.ckpt-STEP.index (Mesh TensorFlow), config.json "
         "with safetensors (Hugging Face), or checkpoint_STEP/checkpoint (T5X)"
-        + look_alikes.hint(path)
+        + other_folders.hint(path)
     )
 
 

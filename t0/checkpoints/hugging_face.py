@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from t0.checkpoints import look_alikes, names, tokenizer
+from t0.checkpoints import names, other_folders, tokenizer
 from t0.checkpoints.formats import (
     CheckpointFacts,
     CheckpointSource,
@@ -80,7 +80,7 @@ class HfSource(CheckpointSource):
     def __init__(self, folder: Path, *, keep_slots: bool = True) -> None:
         super().__init__(str(folder))
         del keep_slots  # the format has no slots
-        look_alikes.check(folder)
+        other_folders.check(folder)
         config = read_config(folder)
         self._weights = open_weights(folder)
         stored, metadata = self._weights.tensors, self._weights.metadata
@@ -260,7 +260,7 @@ def read_config(folder: Path) -> dict[str, Any]:
       UserError: if there is no config, or its architecture is not a T5.
     """
     if not (folder / CONFIG).is_file():
-        raise UserError(f"{folder} has no {CONFIG}{look_alikes.hint(folder)}")
+        raise UserError(f"{folder} has no {CONFIG}{other_folders.hint(folder)}")
     config = read_json(folder / CONFIG)
     if config.get("quantization_config"):
         raise UserError(
@@ -268,8 +268,8 @@ def read_config(folder: Path) -> dict[str, Any]:
             "folder of the model before quantization"
         )
     kind = config.get("model_type")
-    if kind not in look_alikes.T5_TYPES:
-        types = ", ".join(look_alikes.T5_TYPES)
+    if kind not in other_folders.T5_TYPES:
+        types = ", ".join(other_folders.T5_TYPES)
         raise UserError(f"{folder / CONFIG}: model_type = {shown(kind)}; expected one of {types}")
     return config
 

@@ -35,7 +35,7 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from t0.checkpoints import look_alikes
+from t0.checkpoints import other_folders
 from t0.checkpoints.formats import checksum, flat_bytes, nbytes_of, read_into
 from t0.checkpoints.shape import listed, shown
 from t0.errors import UserError, install_command, short_reason
@@ -131,7 +131,7 @@ def open_weights(folder: Path) -> Weights:
         if shard_of:
             return open_files(folder, shard_of)
     files = f"{SINGLE}, or {INDEX} with its shards"
-    raise UserError(f"{folder} has no weights; expected {files}{look_alikes.hint(folder)}")
+    raise UserError(f"{folder} has no weights; expected {files}{other_folders.hint(folder)}")
 
 
 def open_file(path: Path) -> Weights:

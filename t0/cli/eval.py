@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from t0.checkpoints import look_alikes
+from t0.checkpoints import other_folders
 from t0.cli import reproduce
 from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder, split_list
 from t0.errors import UserError, printable
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "how a decoder-only model reads input and choice: as lm-evaluation-harness (default) or as "
         "T0's repository joins them"
     )
-    add("--join", choices=look_alikes.JOINS, help=join)
+    add("--join", choices=other_folders.JOINS, help=join)
     add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
@@ -97,14 +97,14 @@ def main(args: argparse.Namespace) -> int:
         )
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
-    from t0.checkpoints import adapter_folders, described
+    from t0.checkpoints import adapter_folders, prepared_checkpoint
     from t0.training import model_directory
 
     lengths = parse_lengths(args.lengths) or None
-    path, source = described.locate(args.checkpoint)
+    path, source = prepared_checkpoint.locate(args.checkpoint)
     path = model_directory.choose_best_checkpoint(path)
     name = Path(source.rpartition("@")[0] or source).name
-    is_t5 = not look_alikes.needs_transformers(path)
+    is_t5 = not other_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
@@ -129,7 +129,7 @@ def main(args: argparse.Namespace) -> int:
 def _apply_starter_folder(args: argparse.Namespace) -> None:
     """Sets the flags that the user left out to the values of the checkpoint's starter folder."""
     from t0.catalogue.row_preview import lengths_text
-    from t0.checkpoints.described import is_hub_name
+    from t0.checkpoints.prepared_checkpoint import is_hub_name
     from t0.config.starter_settings import find_starter_folder
     from t0.prompts.model_prompts import read_lengths
 
@@ -184,7 +184,7 @@ _Prepared = tuple[str, Callable[[Any], None]]
 
 def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
     """Chooses the engine for a T5 model, and converts the checkpoint if necessary."""
-    from t0.checkpoints import described
+    from t0.checkpoints import prepared_checkpoint
     from t0.run.models import choose_engine
 
     if args.join:
@@ -193,7 +193,7 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
             "which reads input and choice separately: leave the flag out"
         )
     engine = choose_engine(args.engine, args.device)
-    description = described.describe(path, source, output, vocabulary=args.vocab)
+    description = prepared_checkpoint.describe(path, source, output, vocabulary=args.vocab)
     _choose_vocabulary(args.vocab, description.vocabulary)
     return engine, functools.partial(_run, description)
 

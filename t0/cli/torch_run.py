@@ -24,15 +24,15 @@ from typing import Any
 
 from absl import logging
 
+from t0.child_processes import module_command
 from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
 from t0.feeding.reading import content_of
 from t0.files import paths
 from t0.files.untrusted import check_buckets
-from t0.processes import module_command
 from t0.torch import memory
-from t0.training.stepping import ActivationType
+from t0.training.loop import ActivationType
 
 COMMAND = "t0.torch"
 _KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"
@@ -98,9 +98,9 @@ def main(argv: Sequence[str]) -> None:
         import torch
     except ModuleNotFoundError as error:
         raise UserError(f"PyTorch is not installed: {install_command('torch')}") from error
-    from t0.torch import evaluation, loop, world
+    from t0.torch import evaluation, processes, torch_session
 
-    with world.join_processes(arguments.device, arguments.timeout_minutes) as joined:
+    with processes.join_processes(arguments.device, arguments.timeout_minutes) as joined:
         if arguments.export_hf and not _is_file(words):
             words = [*words, f"--export_hf={arguments.export_hf}"]  # to check this flag too
         text = _read_specification(words, joined)
@@ -126,8 +126,8 @@ def main(argv: Sequence[str]) -> None:
             return
         dtype = spec.training.get("activation_dtype", "auto")
         dtype = read_value(dtype, ActivationType, "training.activation_dtype")
-        compute = loop.ComputeOptions(
-            world.choose_activation_type(dtype, joined.device),
+        compute = torch_session.ComputeOptions(
+            processes.choose_activation_type(dtype, joined.device),
             recompute=arguments.recompute,
             keep_gathered=arguments.keep_gathered,
             compiled=arguments.compile,
@@ -137,7 +137,7 @@ def main(argv: Sequence[str]) -> None:
         if joined.first and "://" not in spec.model_dir:
             save_command(spec.model_dir, sys.argv)
         register = None if _is_file(words) else functools.partial(register_tasks, words)
-        loop.train(spec, joined, compute, register)
+        torch_session.train(spec, joined, compute, register)
 
 
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:

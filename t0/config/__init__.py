@@ -5,9 +5,9 @@
     gin_files         finds gin files in the search path
     t5x_names         translates T5X's gin statements into ours
     bindings          finds the value bound to a parameter, and all arguments of a function
-    explain           turns gin's errors into sentences that suggest similar names
+    gin_errors        turns gin's errors into sentences that suggest similar names
     saved_config      masks credentials in saved files, and splits the operative config
-    listing           lists the configuration as text, for `--dry_run`
+    dry_run           lists the configuration as text, for `--dry_run`
     specification     describes a run as plain data
     model_spec        describes a model as plain data: the numbers of a T5
     t5_layers         reads these numbers from a description of Mesh TensorFlow's layers

@@ -30,7 +30,7 @@ from typing import Any
 from t0 import compat
 from t0.compat import gin, gin_config, gin_parser, t5_mesh
 from t0.config.bindings import bound, macro_defined, macro_names, macros_read, macros_within
-from t0.config.explain import explain_errors
+from t0.config.gin_errors import explain_errors
 from t0.config.gin_files import defaults_file, in_order, quiet_search, resolved_names, search_path
 from t0.config.t5x_names import T5X, StatementParser
 from t0.errors import UserError, nearest

@@ -10,7 +10,7 @@
 | `decoding` | decodes texts, writes `decoded_<step>.json` and predictions |
 | `perplexity` | measures losses, writes `perplexity_<step>.json` |
 | `task_records`, `records` | read a task's answer choices |
-| `examples` | truncates, counts and checks examples with choices |
+| `ranked_examples` | truncates, counts and checks examples with choices |
 | `batching` | divides choices into batches |
 | `rank_metrics` | computes T5's rank classification, judges decoded answers |
 | `text_metrics`, `prediction_files` | compute the metrics of decoded texts, write the texts |

@@ -36,7 +36,7 @@ import numpy as np
 
 from t0.config.plain_data import read_plain
 from t0.errors import UserError
-from t0.evaluation.examples import ChoiceGroup, ScoringTask, Size
+from t0.evaluation.ranked_examples import ChoiceGroup, ScoringTask, Size
 
 # Two tasks share a shape if their ratios of target tokens to input tokens differ by less than this.
 _RATIO = 1.1

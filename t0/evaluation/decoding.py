@@ -29,8 +29,8 @@ from t0.caching.row_numbers import EXAMPLE, ROW
 from t0.compat import mesh_dataset, mesh_utils, seqio, tfds
 from t0.compat import tf1 as tf
 from t0.errors import UserError, reading, say
-from t0.evaluation.examples import Lengths
 from t0.evaluation.prediction_files import write_predictions
+from t0.evaluation.ranked_examples import Lengths
 from t0.evaluation.records import text_of
 from t0.evaluation.results import DECODED, SCHEMA, read_json, write_events, write_json
 from t0.evaluation.text_metrics import Judged, judge

@@ -16,7 +16,7 @@ from t0.config.bindings import bound
 from t0.evaluation.decoding import NUMBER
 from t0.evaluation.records import draw_numbers
 from t0.evaluation.settings import EvaluationSettings, first_records
-from t0.feeding import live, opening
+from t0.feeding import data_spec, uncached
 from t0.sources.documents import ids_in_rows
 
 
@@ -29,7 +29,7 @@ def configured_tasks() -> list[seqio.Task] | None:
     split = bound("run.dataset_split", "train")
     names = EvaluationSettings().tasks or [name]
     tasks = [
-        task for mixture in names for task in seqio.get_subtasks(opening.known_mixture(mixture))
+        task for mixture in names for task in seqio.get_subtasks(data_spec.known_mixture(mixture))
     ]
     return [task for task in tasks if split in task.splits]
 
@@ -70,7 +70,7 @@ def configured_rows(name: str) -> FindRows | None:
     shuffles = bound("mesh_eval_dataset_fn.shuffle_eval_examples")
     if not ours or shuffles or name not in seqio.TaskRegistry.names():
         return None
-    find_rows = opening.find_rows(
+    find_rows = data_spec.find_rows(
         seqio.TaskRegistry.get(name),
         bound("run.dataset_split", "train"),
         use_cached=bool(bound("mesh_eval_dataset_fn.use_cached", False)),
@@ -127,7 +127,7 @@ def limit_examples(
         if find_rows is not None:
             sample = _positions(find_rows(), max_examples)
         else:
-            counted = live.elements(
+            counted = uncached.elements(
                 lambda: dataset.dataset_fn(**keyword_arguments).map(lambda _: 0).batch(1024)
             )
             sample = [*draw_numbers(sum(map(len, counted)), max_examples)]

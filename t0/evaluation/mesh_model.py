@@ -3,7 +3,7 @@
     model, types, placement = build_model(arguments)
     chosen_checkpoints(arguments, None)     # {1000: "/models/tiny/model.ckpt-1000"}
 
-`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. Gin binds the
+`arguments` are the arguments of a run, as `t0.run.run_arguments.read` returns them. Gin binds the
 model's layers, sizes and types, in the same way as for Mesh TensorFlow's own functions.
 """
 

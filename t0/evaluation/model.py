@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from t0.evaluation.batching import BatchLimits, BatchPlan, ScoringBatch
-from t0.evaluation.examples import ScoringTask
+from t0.evaluation.ranked_examples import ScoringTask
 
 
 class Ability(enum.Enum):

@@ -31,7 +31,7 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError, say
 from t0.evaluation.model import Model
 from t0.evaluation.results import SCHEMA, write_events, write_json
-from t0.feeding.live import elements
+from t0.feeding.uncached import elements
 from t0.progress import ProgressLine
 from t0.training.losses import PARTS
 

@@ -40,7 +40,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from t0.errors import UserError, say
-from t0.evaluation.examples import MultipleChoiceExample, ScoringTask
+from t0.evaluation.ranked_examples import MultipleChoiceExample, ScoringTask
 from t0.training.metric_values import MetricValues
 
 # The lengths by which a choice's log-likelihood may be divided, as alternatives to T0's plain sum.

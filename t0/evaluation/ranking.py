@@ -39,7 +39,8 @@ from t0.evaluation.batching import (
     ScoringBatch,
     check_settings,
 )
-from t0.evaluation.examples import (
+from t0.evaluation.model import Ability, Model, OpenModel
+from t0.evaluation.ranked_examples import (
     Lengths,
     RankTaskFacts,
     ScoringTask,
@@ -48,7 +49,6 @@ from t0.evaluation.examples import (
     note_on_numbers,
     warn_of_truncation,
 )
-from t0.evaluation.model import Ability, Model, OpenModel
 from t0.evaluation.records import TaskRecords, sort_records
 from t0.evaluation.results import (
     WITH_EOS,

@@ -63,8 +63,8 @@ import numpy as np
 from t0.catalogue.entries import datasets
 from t0.errors import UserError, write_reason
 from t0.evaluation.batching import BatchPlan, BatchShard
-from t0.evaluation.examples import MultipleChoiceExample, ScoringTask
 from t0.evaluation.rank_metrics import AnswerCounts, RankMetrics, classes_of
+from t0.evaluation.ranked_examples import MultipleChoiceExample, ScoringTask
 from t0.files import paths, publishing
 from t0.files.untrusted import parsed_json
 from t0.training.recorder import EventFile

@@ -48,8 +48,8 @@ from t0.evaluation.batching import (
     plan_packed,
     plan_padded,
 )
-from t0.evaluation.examples import ChoiceGroup, ScoringTask
 from t0.evaluation.mesh_model import Placement, ShapedPrograms, copy_as_class, has_t5_options
+from t0.evaluation.ranked_examples import ChoiceGroup, ScoringTask
 from t0.mesh import gather_embedding
 from t0.mesh.fused import splits_rows
 

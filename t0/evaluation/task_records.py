@@ -19,9 +19,9 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import original
 from t0.evaluation import records
-from t0.evaluation.examples import RankTaskFacts
+from t0.evaluation.ranked_examples import RankTaskFacts
 from t0.evaluation.settings import first_records
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
 
@@ -61,12 +61,12 @@ def read_records(data: Any, split: str, examples: int | None, by_row: bool) -> r
     task = seqio.TaskRegistry.get(name) if registered else None
     options = {"examples": examples, "by_row": by_row}
     if task and first_records() is None:
-        if use_cached and opening.is_all_cached(task):
-            return records.cached_records(name, opening.cache_files(task, split)[0], **options)
+        if use_cached and data_spec.is_all_cached(task):
+            return records.cached_records(name, data_spec.cache_files(task, split)[0], **options)
         if not use_cached and is_prompted(task):
             features = task.output_features
             return records.prompted_records(task.source, split, features, **options)
-    find = opening.find_rows(task, split, use_cached=use_cached) if task and by_row else None
+    find = data_spec.find_rows(task, split, use_cached=use_cached) if task and by_row else None
     rows, read = find and find(), _choices_of(data)
     if rows and examples is not None and first_records() is not None:  # a sample of the first
         first = [*read]

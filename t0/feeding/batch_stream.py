@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from t0.caching import cache_files
+from t0.child_processes import spawn_context
 from t0.config.plain_data import Count, Positive, read_file
 from t0.config.specification import DataSpec
 from t0.errors import UserError
@@ -43,7 +44,6 @@ from t0.feeding.training_data import Batch, TrainingData, open_training_data
 from t0.files import paths, tf_examples, tfrecord, write_whole
 from t0.files.object_facts import Facts
 from t0.files.publishing import remove_leftovers
-from t0.processes import spawn_context
 
 STREAM = "stream.json"
 # Takes the number of a window, and yields the rows of that window and of all later ones.

@@ -19,7 +19,7 @@ task, epoch, block).
     source = EndedSource("tea", files, 120, ("inputs", "targets"), eos=spec, lengths=lengths)
 
 The cached records of such a task have no EOS, which SeqIO appends while it reads them. The blocks
-are those of `t0.feeding.live.LiveSource`, so a run that began with SeqIO continues here.
+are those of `t0.feeding.uncached.LiveSource`, so a run that began with SeqIO continues here.
 
 A cache of a rank-evaluation task has one record for each choice, as SeqIO's `rank_classification`
 writes it. The choices of an example may lie in different files, so the records of a split are read

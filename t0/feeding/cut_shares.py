@@ -21,8 +21,8 @@ import numpy as np
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.feeding import token_files
+from t0.feeding.data_spec import is_all_cached
 from t0.feeding.objectives import eos_of
-from t0.feeding.opening import is_all_cached
 from t0.feeding.packing import LOUD, cut_warning
 from t0.files import paths
 from t0.prompts.render import NO_LABEL

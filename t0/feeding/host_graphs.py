@@ -14,7 +14,7 @@ from typing import Any
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 
 # TensorFlow operations that call a Python function of the process that built the graph.
 CALL_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
@@ -79,7 +79,7 @@ def require_no_live_tasks(
       UserError: if the hosts cannot read a task. The message has the command that caches the
         mixture.
     """
-    mixture = opening.known_mixture(name)
+    mixture = data_spec.known_mixture(name)
     for task in seqio.get_subtasks(mixture):
         if split not in task.splits:
             continue
@@ -91,7 +91,7 @@ def require_no_live_tasks(
         raise UserError(
             f"{function}.use_cached is not set, so a TPU's hosts would read {name} live, and their "
             f"TensorFlow servers cannot: task {task.name} needs {explain(foreign)}. Cache its "
-            f"tasks once:\n  {opening.caching_command(name, into, settings)}\nand add "
+            f"tasks once:\n  {data_spec.caching_command(name, into, settings)}\nand add "
             f"--additional_task_cache_dirs={into} --gin_param='{function}.use_cached = True'"
         )
 

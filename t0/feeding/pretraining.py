@@ -20,7 +20,7 @@ docstring. Masks have the same distribution and exactly the same lengths as t5's
 drawn from other random numbers. Sequences are `Ragged`. A mask is bool [tokens of all sequences].
 
 The documents of a task's cache are already tokenized (`CachedDocuments`). Other documents are
-texts, which `t0.feeding.live` opens. They are tokenized while they are read (`Documents`).
+texts, which `t0.feeding.uncached` opens. They are tokenized while they are read (`Documents`).
 """
 
 import dataclasses

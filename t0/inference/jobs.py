@@ -5,7 +5,7 @@
     make_jobs(settings, arguments)      # one for each task
     make_t5_jobs(arguments)             # the job of T5's decode_from_file
 
-`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. In gin,
+`arguments` are the arguments of a run, as `t0.run.run_arguments.read` returns them. In gin,
 `InferenceSettings` is called `t0.infer`, and `gin/runs/infer.gin` binds its fields. The job of T5's
 `infer.gin` reads a text file, appends EOS to each input, decodes with the parameters of
 `Bitransformer.decode`, and writes one prediction per line to `<output_filename>-<step>`.
@@ -21,7 +21,7 @@ from t0.config.bindings import bound, changed_parameters
 from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
 from t0.evaluation.mesh_model import both_vocabularies
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.inference import inputs, predictions, task_inputs
 from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.predictions import PredictionJob, shard_suffix
@@ -111,7 +111,7 @@ def make_jobs(settings: InferenceSettings, arguments: Mapping[str, Any]) -> list
 
 def _open_sources(settings: InferenceSettings, arguments: Mapping[str, Any]) -> list[InputSource]:
     name = settings.mixture_or_task_name
-    task = opening.known_mixture(name) if name else None
+    task = data_spec.known_mixture(name) if name else None
     if settings.input_file:
         _check_no_table(settings.input_file)
         feature = task.output_features.get("inputs") if task else None
@@ -124,7 +124,7 @@ def _open_sources(settings: InferenceSettings, arguments: Mapping[str, Any]) -> 
         return [inputs.open_file(settings.input_file, vocabulary, add_eos=add_eos)]
     if task is None:
         raise UserError("nothing to predict: set infer.mixture_or_task_name or infer.input_file")
-    opening.require_split(name, settings.split, setting="infer.split")
+    data_spec.require_split(name, settings.split, setting="infer.split")
     return [
         task_inputs.open_task(
             each,

@@ -24,8 +24,8 @@ import numpy as np
 
 from t0.errors import UserError, reading, say
 from t0.evaluation.batching import BatchLimits
-from t0.evaluation.examples import RankTaskFacts, ScoringTask, count_examples
 from t0.evaluation.model import Ability, Model, OpenModel
+from t0.evaluation.ranked_examples import RankTaskFacts, ScoringTask, count_examples
 from t0.evaluation.ranking import RankEvaluationSettings, score_tasks, with_scores
 from t0.evaluation.records import ChoiceRecord, sort_records
 from t0.files.any_path import binary, read_lines

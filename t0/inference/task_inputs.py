@@ -18,9 +18,9 @@ from t0.caching.split_state import HIDES, exemptions
 from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
-from t0.feeding.live import elements
+from t0.feeding.data_spec import count_examples, find_rows
 from t0.feeding.objectives import instructions_of
-from t0.feeding.opening import count_examples, find_rows
+from t0.feeding.uncached import elements
 from t0.inference.inputs import FIELDS, InferenceExample, InputSource, answer_choices_error
 from t0.prompts import NO_LABEL, is_missing
 from t0.sources import hidden_label

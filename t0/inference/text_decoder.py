@@ -39,7 +39,7 @@ def predict(
     """Writes the predictions that gin configures with `t0.infer` or with T5's `infer.gin`.
 
     Args:
-      arguments: the arguments of the run, as `t0.run.arguments.read` returns them. If
+      arguments: the arguments of the run, as `t0.run.run_arguments.read` returns them. If
         `infer.batch_size` is set, it is used instead of their batch size.
       open_model: the function that opens the model.
       checkpoint: a checkpoint to use instead of those in the model directory, or None.

@@ -12,7 +12,7 @@ For `t0 plan`, without a TPU:
     topology           slices by name: chips, cores, hosts, memory, links; a device assignment
     pod_run            PodRun: the settings that gin configures for a run on a slice; their checks
     lowering           the program of one core, which `lower` builds and `read_program` reads
-    memory             peak_memory: the peak memory of a program
+    liveness           peak_memory: the peak memory of a program
     formulas           parameters, memory and FLOPs of a T5 step; no TensorFlow
     costs              StepCosts: bytes, FLOPs, collectives, from formulas or a lowered program
     plan               plan_configured_run: the plan as one JSON object; sweep: many plans, ranked

@@ -28,8 +28,8 @@ from t0.config.bindings import bound
 from t0.config.model_spec import ModelShape
 from t0.mesh import formulas
 from t0.mesh.formulas import Share, bias_and_mask_bytes
+from t0.mesh.liveness import peak_memory
 from t0.mesh.lowering import COLLECTIVES, CoreProgram, lower, read_program
-from t0.mesh.memory import peak_memory
 from t0.mesh.pod_run import PodRun
 
 # Published runs of T5- and GPT-sized models on TPU v3 and v4 reach a model FLOPs utilization of 0.3

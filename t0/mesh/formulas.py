@@ -439,7 +439,7 @@ def bias_and_mask_bytes(sequences: int, lengths: Sequence[int], heads: int, *, t
     heads in this order: the position bias and, in evaluation, its sum with the mask. (In training,
     the mask separates packed segments, and the last dimension of the sum is keys.) Every layer of a
     stack needs the same two values, so they are computed once and stored until the last layer. No
-    other activation is stored for longer. The estimate of `t0.mesh.memory` does not include the
+    other activation is stored for longer. The estimate of `t0.mesh.liveness` does not include the
     sum, because the sum is fused into the operation that reads it. So a plan adds the bytes of both
     values.
 

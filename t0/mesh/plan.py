@@ -9,7 +9,7 @@
     print(sweep_text(rows))
 
 A plan is one JSON object. Its bytes and FLOPs follow from the configuration. Only the bytes of
-activations are an estimate. With --exact, `t0.mesh.memory` makes this estimate. Otherwise,
+activations are an estimate. With --exact, `t0.mesh.liveness` makes this estimate. Otherwise,
 `t0.mesh.formulas` makes it. Times follow from stated assumptions: a utilization of the peak FLOP/s,
 links at full speed, and no overlap of computation and communication. If a run cannot work, planning
 ends with an error before the program of a core is built.

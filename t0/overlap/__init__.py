@@ -10,7 +10,7 @@
 | `evaluation_rows` | evaluation rows with their fields and prompted texts |
 | `index` | the hashes of the n-grams of evaluation rows, and the search for them |
 | `training_texts` | training texts from caches or rendered rows, divided into jobs |
-| `outcome`, `overlap_tables` | counts of overlapping rows, prompts and datasets, also as tables |
+| `overlap_counts`, `overlap_tables` | counts of overlapping rows, prompts and datasets, also as tables |
 | `finding` | one complete search, from options to output files |
 
 This package needs TensorFlow only for `gs://` paths.

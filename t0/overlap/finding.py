@@ -38,7 +38,7 @@ from t0.overlap.index import (
     merge_matches,
     write_index,
 )
-from t0.overlap.outcome import OverlapOutcome, dataset_names
+from t0.overlap.overlap_counts import OverlapOutcome, dataset_names
 from t0.overlap.overlap_tables import tables
 from t0.overlap.training_texts import TrainingTexts, add_cached, add_listed
 from t0.progress import ProgressLine

@@ -30,7 +30,7 @@ from t0.compat import mesh_utils, seqio, tpu_estimator
 from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.errors import UserError, original
-from t0.feeding import batch_stream, manifest, opening
+from t0.feeding import batch_stream, data_spec, manifest
 from t0.feeding.batch_stream import Stream
 from t0.mesh.pod_run import PodRun
 from t0.mesh.topology import Topology, device_assignment
@@ -250,7 +250,7 @@ def write_stream(run: PodRun, folder: str, *, steps: int) -> Stream | None:
       the stream; None if the tasks are not cached as examples, because then there is no stream.
     """
     dataset_fn, seed = bound("run.train_dataset_fn"), bound("train_loop.seed", 0)
-    data = opening.open_dataset_function(dataset_fn, seed, sequence_length=run.sequence_length)
+    data = data_spec.open_dataset_function(dataset_fn, seed, sequence_length=run.sequence_length)
     recorded = manifest.build(data, run.batch_sequences, manifest.Start())
     if recorded is None or not recorded.indexed:
         return None

@@ -26,8 +26,8 @@ from t0.mesh.pod_run import PodRun
 from t0.rehearsal.virtual_pod import deterministic_uniform
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.graph import TrainingSpec, build, build_held_out
-from t0.training.loop import one_step, session_config
 from t0.training.losses import PARTS
+from t0.training.mesh_session import one_step, session_config
 
 
 @dataclasses.dataclass(frozen=True)

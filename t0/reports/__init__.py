@@ -22,8 +22,8 @@ imported only when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs
-from t0.reports.named_runs import NamedRun, read_named_runs
 from t0.reports.report import EvaluationReport, ReportPaths, read_report, write_report
+from t0.reports.report_runs import NamedRun, read_named_runs
 from t0.reports.training_curves import TrainingCurves, read_curves
 
 __all__ = [

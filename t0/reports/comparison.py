@@ -30,8 +30,8 @@ from t0.errors import UserError
 from t0.reports import accuracies
 from t0.reports.accuracies import SIGNIFICANT, Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask, dataset_groups
-from t0.reports.named_runs import NamedRun, check_comparable, notes_on
 from t0.reports.published import title_of
+from t0.reports.report_runs import NamedRun, check_comparable, notes_on
 from t0.reports.statistics import CONFIDENCE, tied_sets
 from t0.reports.tables import (
     MARK,

@@ -43,9 +43,9 @@ from t0.reports.evaluation_tables import decoded_results, evaluation_tables, gro
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
 from t0.reports.held_out import headlines, held_out_means
-from t0.reports.named_runs import NamedRun, read_named_runs
 from t0.reports.plots import RUN_COLOURS, panel_svg, panels_png, themed
 from t0.reports.published import held_out_titles, published_accuracies
+from t0.reports.report_runs import NamedRun, read_named_runs
 from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.tables import MARK, ReportTable, Row, fact, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table

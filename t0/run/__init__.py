@@ -8,10 +8,10 @@
     findings     collects notes and faults, so that all faults are reported together
     binding_checks, data_checks, checkpoint_checks, evaluation_checks, host_checks   the checks
     tpu_checks   checks the machine, the TPU and the configured run before a run on a TPU
-    weights      converts a run's initial checkpoint, and exports the model at its end
-    arguments    the arguments of Mesh TensorFlow's `run`
+    initial_checkpoint  converts a run's initial checkpoint, and exports the model at its end
+    run_arguments       the arguments of Mesh TensorFlow's `run`
     mesh_settings  names settings of Mesh TensorFlow that a run without a TPU does not read
-    specify      converts a configured run to a run specification, for an engine without gin
+    spec_from_gin       converts a configured run to a run specification, for an engine without gin
     run_records  builds the files that describe a run, for an engine without gin
     modes        the table from mode to the function that runs it
     mesh_modes   calls Mesh TensorFlow's own `run`, on a TPU and for what our code does not support

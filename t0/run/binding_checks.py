@@ -12,7 +12,7 @@ from t0.config import parse
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.evaluation.settings import EvaluationSettings, first_records
-from t0.feeding.opening import ChoiceLosses
+from t0.feeding.data_spec import ChoiceLosses
 from t0.inference.jobs import InferenceSettings
 from t0.run import mesh_settings
 from t0.run.parsed_run import ParsedRun

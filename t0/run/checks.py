@@ -26,8 +26,8 @@ from t0.run.data_checks import (
 )
 from t0.run.evaluation_checks import check_evaluated_tasks, check_mode
 from t0.run.findings import After, Check
+from t0.run.initial_checkpoint import check_export
 from t0.run.parsed_run import ParsedRun
-from t0.run.weights import check_export
 
 
 def check_vocabulary(run: ParsedRun) -> None:

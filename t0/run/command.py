@@ -118,13 +118,13 @@ def _run_with_gin(
     from t0.compat import gin, tf
     from t0.config.bindings import bound, explain_unset
     from t0.mesh import devices
-    from t0.run import data_checks, host_checks, modes, stream_writing, weights
+    from t0.run import data_checks, host_checks, initial_checkpoint, modes, stream_writing
     from t0.run.parsed_run import ParsedRun, run_mode
 
     parsed_run = ParsedRun(flags, run_mode())
     arguments = _check(parsed_run, parsed, tpu, model_dir)
     _save_command(flags, argv)
-    checkpoint_arguments, checkpoint = weights.find(parsed_run)
+    checkpoint_arguments, checkpoint = initial_checkpoint.find(parsed_run)
     arguments |= {"vocabulary": parsed_run.vocabulary, **checkpoint_arguments}
     # The arguments are bound in gin, so that gin does not evaluate the values that they replace.
     # They are also passed to the function, so that the saved operative config does not contain
@@ -158,7 +158,7 @@ def _run_with_gin(
             data_checks.read_whole_caches(parsed_run)
         raise
     if flags.export_hf:
-        weights.export(flags, parsed_run.vocabulary)
+        initial_checkpoint.export(flags, parsed_run.vocabulary)
 
 
 def _check(
@@ -220,9 +220,9 @@ def _save_specification(
     """Writes the run's specification as JSON, for another engine."""
     from t0.config import plain_data
     from t0.files import publishing
-    from t0.run import specify
+    from t0.run import spec_from_gin
 
-    spec = specify.run_spec(mode, arguments, checkpoint)
+    spec = spec_from_gin.run_spec(mode, arguments, checkpoint)
     if mode == "eval" and spec.infer:
         spec = dataclasses.replace(spec, judge=_judging_words(spec, flags))
     text = plain_data.to_json(spec)
@@ -256,7 +256,7 @@ def _judging_flags(flags: Any, folder: str) -> Any:
 
 
 def _list_configuration(flags: Any, parsed: Any) -> None:
-    from t0.config import listing
+    from t0.config import dry_run
     from t0.run import mesh_modes, run_files
     from t0.run.binding_checks import check_bindings
     from t0.run.parsed_run import ParsedRun, run_mode
@@ -264,7 +264,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     mode = run_mode()
     if not flags.use_model_api:
         _print_notes(check_bindings(ParsedRun(flags, mode), parsed))
-    command_bindings: listing.CommandBindings = {} if flags.tpu else mesh_modes.local_parameters()
+    command_bindings: dry_run.CommandBindings = {} if flags.tpu else mesh_modes.local_parameters()
     command_bindings |= command_flags.gin_parameters(flags, mode)
     if mode == "train" and flags.checkpoint:
         command_bindings |= {"run.init_checkpoint": (flags.checkpoint, "--checkpoint")}
@@ -276,7 +276,7 @@ def _list_configuration(flags: Any, parsed: Any) -> None:
     lines = [f"# Model directory: {flags.model_dir}"]
     if run_files.output_dir():
         lines.append(f"# Output directory: {run_files.output_dir()}")
-    for line in [*lines, *listing.text(parsed, command_bindings).splitlines()]:
+    for line in [*lines, *dry_run.text(parsed, command_bindings).splitlines()]:
         print(mask_secrets(line))
 
 

@@ -27,12 +27,12 @@ from t0.training import schedules
 
 # Modules that register names with gin.
 _WITH_GIN_NAMES = (
-    "t0.feeding.opening",
+    "t0.feeding.data_spec",
     "t0.inference.jobs",
     "t0.evaluation.settings",
     "t0.tasks.vocabulary",
     "t0.training.estimator",
-    "t0.training.loop",
+    "t0.training.mesh_session",
     "t0.training.optimizers",
     "t0.run.row_prediction",
     "t0.run.run_files",

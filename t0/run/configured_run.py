@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from t0.compat import mesh_utils
-from t0.run import arguments as run_arguments
+from t0.run import run_arguments
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,8 +15,8 @@ from t0.errors import AbsentData, UserError, unknown_name
 from t0.evaluation.eval_datasets import configured_tasks
 from t0.evaluation.kinds import is_ranked
 from t0.evaluation.settings import EvaluationSettings
-from t0.feeding import cut_shares, host_graphs, opening
-from t0.feeding.live import own_sampling
+from t0.feeding import cut_shares, data_spec, host_graphs
+from t0.feeding.uncached import own_sampling
 from t0.mesh.devices import check_batch as check_batch_size
 from t0.run.parsed_run import ParsedRun
 from t0.training.estimator import train_model
@@ -74,21 +74,21 @@ def check_batch(run: ParsedRun) -> None:
 def check_mixtures(run: ParsedRun) -> None:
     """Checks that the mixtures of the run's mode exist."""
     for name in filter(None, [bound("get_vocabulary.mixture_or_task_name")]):
-        opening.known_mixture(name)
+        data_spec.known_mixture(name)
     for _, name in _mixtures(run.mode):
-        opening.known_mixture(name)
+        data_spec.known_mixture(name)
 
 
 def check_splits(run: ParsedRun) -> None:
     """Checks that at least one task of each mixture has the run's split."""
     for _, name in _mixtures(run.mode):
-        opening.require_split(name, run.split)
+        data_spec.require_split(name, run.split)
 
 
 def check_features(run: ParsedRun) -> None:
     """Checks that the mixtures have all features for which a length is set."""
     for _, name in _mixtures(run.mode):
-        features = opening.known_mixture(name).output_features
+        features = data_spec.known_mixture(name).output_features
         for feature in run.lengths or {}:
             if feature not in features:
                 hint = f"{name} has {' and '.join(features)}; the lengths are those of "
@@ -107,11 +107,11 @@ def check_caches(run: ParsedRun) -> Iterator[str]:
             continue
         of_task = EvaluationSettings().tasks if run.mode in ("eval", "score_eval") else ()
         for mixture in of_task or [name]:
-            opening.require_cached(mixture, function=function, settings=run.task_flags)
-        yield from opening.require_current(
+            data_spec.require_cached(mixture, function=function, settings=run.task_flags)
+        yield from data_spec.require_current(
             of_task or [name], settings=run.task_flags, allow_stale=run.flags.allow_stale_cache
         )
-        opening.require_whole(name, run.split)
+        data_spec.require_whole(name, run.split)
 
 
 def check_live_tasks(run: ParsedRun) -> None:
@@ -150,21 +150,21 @@ def read_whole_caches(run: ParsedRun) -> None:
     function = DATASET_FUNCTIONS.get(run.mode)
     name = bound(f"{function}.mixture_or_task_name") if function else None
     if name and _uses_cache(function):
-        opening.require_whole(name, run.split, contents=True)
+        data_spec.require_whole(name, run.split, contents=True)
 
 
 def _hints(run: ParsedRun, function: str, name: str) -> list[str]:
-    unread = None if _uses_cache(function) else opening.unread_caches(name, function=function)
-    sampling = own_sampling(opening.known_mixture(name)) if run.mode == "train" else None
+    unread = None if _uses_cache(function) else data_spec.unread_caches(name, function=function)
+    sampling = own_sampling(data_spec.known_mixture(name)) if run.mode == "train" else None
     draws = f"{sampling} draws the examples; SeqIO calls it, as in T5" if sampling else None
     return [hint for hint in (unread, draws) if hint]
 
 
 def _describe_truncation(run: ParsedRun, function: str, name: str) -> Iterator[str]:
     """Yields notes about the share of the mixture `name` that the run's lengths truncate."""
-    yield from opening.notes(name, run.split)
+    yield from data_spec.notes(name, run.split)
     if run.lengths and run.mode in ("train", "perplexity_eval"):
-        tasks = seqio.get_subtasks(opening.known_mixture(name))
+        tasks = seqio.get_subtasks(data_spec.known_mixture(name))
         with_split = [task for task in tasks if run.split in task.splits]
         use_cached = _uses_cache(function)
         yield from cut_shares.cut_notes(with_split, run.split, run.lengths, use_cached=use_cached)

@@ -29,7 +29,7 @@ from t0.evaluation.settings import (
     refuse_settings,
     refuse_shuffling,
 )
-from t0.feeding.opening import ChoiceLosses
+from t0.feeding.data_spec import ChoiceLosses
 from t0.inference import jobs
 from t0.inference.jobs import has_generator
 from t0.run.parsed_run import ParsedRun

@@ -16,12 +16,11 @@ from typing import Any
 from t0.compat import gin
 from t0.config.model_spec import require_t5
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.mesh import formulas
 from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
-from t0.run import arguments as run_arguments
-from t0.run import specify
+from t0.run import run_arguments, spec_from_gin
 from t0.torch import memory
 
 FITS, TOO_LARGE = "fits", "does not fit"
@@ -58,12 +57,13 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
         raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
     read = _read_run(gpus)
     size, source = configured_vocabulary_size()
-    shape = require_t5(specify.model_spec(read, size, size)).sizes
+    shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
     lengths, batch = read["sequence_length"], read["batch_size"]
-    microbatches = memory.count_microbatches(batch, specify.microbatches(read), gpus)
+    microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), gpus)
     bytes_each = 4 if card.teraflops is None else 2
-    optimizer, adapter = specify.configured("run.optimizer"), specify.configured_adapter()
-    has_choices = bool(opening.ChoiceLosses())
+    optimizer = spec_from_gin.configured("run.optimizer")
+    adapter = spec_from_gin.configured_adapter()
+    has_choices = bool(data_spec.ChoiceLosses())
 
     def needed(
         count: int, switches: memory.MemorySwitches = _LEAST_MEMORY, processes: int = gpus
@@ -115,11 +115,7 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
             "microbatches": microbatches,
             "tf32": card.teraflops is not None,  # Ampere and later GPUs have bfloat16 and TF32
         },
-        "per_gpu_bytes": {
-            **dataclasses.asdict(required),
-            "total": required.total,
-            "usable": usable,
-        },
+        "per_gpu_bytes": dataclasses.asdict(required) | {"total": required.total, "usable": usable},
         "verdict": verdict,
         "flops": {"per_step": flops},
         "time": _estimate_time(

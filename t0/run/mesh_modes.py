@@ -22,7 +22,7 @@ from t0.mesh import devices
 from t0.run import tpu_checks
 from t0.run.configured_run import ConfiguredRun
 from t0.training import estimator
-from t0.training.stepping import PREEMPTED
+from t0.training.loop import PREEMPTED
 
 
 def engine_arguments(*, tpu: str | None) -> dict[str, Any]:

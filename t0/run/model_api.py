@@ -17,12 +17,11 @@ from t0.compat import gin, t5_mesh, t5_models, tf
 from t0.config import flags as command_flags
 from t0.config.bindings import bound
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.mesh import devices
-from t0.run import arguments as run_arguments
-from t0.run import checkpoint_checks, weights
+from t0.run import checkpoint_checks, initial_checkpoint, run_arguments
 from t0.run.findings import After, Check, Findings
-from t0.training import estimator, loop
+from t0.training import estimator, mesh_session
 from t0.training.graph import TrainingSpec
 
 _ONE_CHECKPOINT = ("finetune", "export_predict", "export_score")
@@ -107,7 +106,7 @@ def _run(flags: Any) -> None:
             model = _model(flags, total_steps, extra_gin_bindings=bindings)
             _carry_out(model, flags, steps)
     if flags.export_hf:
-        weights.export(flags, t5_mesh.get_vocabulary(_mixture(flags)))
+        initial_checkpoint.export(flags, t5_mesh.get_vocabulary(_mixture(flags)))
 
 
 def _mixture(flags: Any) -> str | None:
@@ -124,13 +123,13 @@ def _check_flags(flags: Any) -> list[str]:
 
 def _check_mixture(flags: Any) -> None:
     if mixture := _mixture(flags):
-        opening.known_mixture(mixture)
+        data_spec.known_mixture(mixture)
 
 
 def _check_export(flags: Any) -> None:
     if flags.export_hf:
         vocabulary = t5_mesh.get_vocabulary(_mixture(flags))
-        weights.check_export(flags, vocabulary, trains=flags.mode in _TRAINING)
+        initial_checkpoint.check_export(flags, vocabulary, trains=flags.mode in _TRAINING)
 
 
 def _check_checkpoint(flags: Any) -> None:
@@ -179,7 +178,7 @@ def _train(  # noqa: PLR0913 (the signature that MtfModel calls)
 ) -> None:
     """Trains with our own loop. Ignores arguments that the loop's settings already contain."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
-    loop.train(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
+    mesh_session.train(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
 
 
 def _lengths(flags: Any) -> dict[str, int]:

@@ -4,7 +4,7 @@
     open_model = opener(arguments, "torch")
     model = open_model(Ability.SCORE, dtype="float32")      # a `t0.evaluation.model.Model`
 
-`arguments` are the arguments of a run, as `t0.run.arguments.read` returns them. Only the model
+`arguments` are the arguments of a run, as `t0.run.run_arguments.read` returns them. Only the model
 depends on the engine. Records, batches, metrics and files do not.
 """
 
@@ -22,7 +22,7 @@ from t0.evaluation.model import GREEDY, Ability, DecodingMethod, Model, OpenMode
 from t0.evaluation.scorer import MeshScorer
 from t0.inference.generator import MeshGenerator
 from t0.mesh import devices
-from t0.run import specify
+from t0.run import spec_from_gin
 from t0.training.graph import TrainingSpec
 
 
@@ -32,19 +32,19 @@ def opener(arguments: Mapping[str, Any], engine: str, device: str = "auto") -> O
     Args:
       arguments: the arguments of the run.
       engine: "tensorflow" or "torch".
-      device: PyTorch's device, one of `t0.torch.world.DEVICES`.
+      device: PyTorch's device, one of `t0.torch.processes.DEVICES`.
 
     Raises:
       UserError: the PyTorch engine does not support the model.
     """
     if engine != "torch":
         return functools.partial(_open_mesh_model, arguments)
-    from t0.torch import evaluation, world
+    from t0.torch import evaluation, processes
 
     sizes = [each.vocab_size for each in both_vocabularies(arguments["vocabulary"])]
-    spec = require_t5(specify.model_spec(arguments, *sizes))
-    process = world.World(0, 1, world.find_device(device))
-    say(f"evaluated with PyTorch on {world.device_name(process.device)}")
+    spec = require_t5(spec_from_gin.model_spec(arguments, *sizes))
+    process = processes.World(0, 1, processes.find_device(device))
+    say(f"evaluated with PyTorch on {processes.device_name(process.device)}")
     return functools.partial(evaluation.open_model, spec, process)
 
 
@@ -69,7 +69,7 @@ def choose_engine(engine: str, device: str) -> str:
 
     Args:
       engine: "tensorflow", "torch", or "auto" for PyTorch if it is installed and sees a GPU.
-      device: PyTorch's device, one of `t0.torch.world.DEVICES`.
+      device: PyTorch's device, one of `t0.torch.processes.DEVICES`.
 
     Raises:
       UserError: PyTorch is not installed, PyTorch does not have the device, or a device is set for
@@ -89,20 +89,20 @@ def choose_engine(engine: str, device: str) -> str:
         return "tensorflow"
     import torch
 
-    from t0.torch import world
+    from t0.torch import processes
 
     if not asked and not torch.cuda.is_available():
         return "tensorflow"
-    world.find_device(device)
+    processes.find_device(device)
     tf.config.set_visible_devices([], "GPU")  # PyTorch uses the GPUs
     return "torch"
 
 
 def uses_gpu(device: str) -> bool:
     """Returns whether the engine "torch" computes on a GPU if its device is `device`."""
-    from t0.torch import world
+    from t0.torch import processes
 
-    return world.find_device(device).type == "cuda"
+    return processes.find_device(device).type == "cuda"
 
 
 def activation_type(name: str, device: str) -> str:
@@ -110,9 +110,9 @@ def activation_type(name: str, device: str) -> str:
 
     Args:
       name: "float32", "bfloat16" or "auto".
-      device: one of `t0.torch.world.DEVICES`.
+      device: one of `t0.torch.processes.DEVICES`.
     """
-    from t0.torch import world
+    from t0.torch import processes
 
-    chosen = world.choose_activation_type(name, world.find_device(device))
+    chosen = processes.choose_activation_type(name, processes.find_device(device))
     return str(chosen).removeprefix("torch.")

@@ -15,7 +15,7 @@ from t0.errors import interruptible
 from t0.inference import jobs, text_decoder
 from t0.run import mesh_modes, models, row_prediction, task_evaluation
 from t0.run.configured_run import ConfiguredRun
-from t0.training import loop
+from t0.training import mesh_session
 from t0.training.graph import TrainingSpec
 
 
@@ -33,7 +33,7 @@ def train(run: ConfiguredRun) -> None:
         run.call_mesh()
         return
     arguments = run.read()
-    loop.train(
+    mesh_session.train(
         TrainingSpec.from_estimator_arguments(**arguments),
         arguments["train_dataset_fn"],
         train_steps=arguments["train_steps"],

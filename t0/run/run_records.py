@@ -12,14 +12,14 @@ from typing import Any
 
 from t0.config import saved_config
 from t0.config.bindings import is_configured
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.mesh.devices import activation_dtype
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.training import checkpointing, graph, model_directory
 from t0.training.checkpointing import Keep
 from t0.training.graph import TrainingSpec
-from t0.training.loop import LoopOptions
+from t0.training.mesh_session import LoopOptions
 
 
 def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -30,7 +30,7 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     """
     spec = TrainingSpec.from_estimator_arguments(**arguments)
     options = LoopOptions(arguments["train_steps"])
-    data = opening.open_dataset_function(
+    data = data_spec.open_dataset_function(
         arguments["train_dataset_fn"],
         options.seed,
         sequence_length=spec.sequence_length,

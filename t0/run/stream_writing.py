@@ -11,10 +11,10 @@ from typing import Any
 from t0.checkpoints import checkpoint_files
 from t0.errors import UserError, say
 from t0.feeding import batch_stream, manifest
-from t0.feeding.opening import open_dataset_function
-from t0.run import arguments as run_arguments
+from t0.feeding.data_spec import open_dataset_function
+from t0.run import run_arguments
 from t0.training import checkpointing
-from t0.training.loop import LoopOptions
+from t0.training.mesh_session import LoopOptions
 
 
 def write_stream(folder: str, passed_arguments: Mapping[str, Any], steps: str | None) -> None:

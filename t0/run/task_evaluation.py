@@ -30,7 +30,7 @@ from t0.evaluation.model import Ability, OpenModel
 from t0.evaluation.settings import EvaluationSettings, given_facts
 from t0.evaluation.task_records import rank_task_facts, read_records
 from t0.inference import jobs, text_decoder
-from t0.run import models, specify
+from t0.run import models, spec_from_gin
 from t0.run.configured_run import ConfiguredRun
 from t0.run.evaluation_checks import scored_by_mesh
 
@@ -95,7 +95,7 @@ def rank_tasks(
     datasets = _read_datasets({**arguments, "sequence_length": None}, names)
     if not datasets:
         raise UserError(f"no task of the mixture has a split '{split}'")
-    spec = specify.rank_spec(arguments, checkpoint, vocabulary)
+    spec = spec_from_gin.rank_spec(arguments, checkpoint, vocabulary)
     runs = ranking.describe_runs(
         spec,
         checkpoints,

@@ -9,7 +9,7 @@ import math
 
 from t0.config.bindings import bound, is_configured
 from t0.errors import UserError
-from t0.feeding.opening import open_dataset_function
+from t0.feeding.data_spec import open_dataset_function
 from t0.mesh.devices import check_batch
 from t0.run.checkpoint_checks import initial_step
 from t0.run.parsed_run import INITIAL_PARAMETERS

@@ -22,8 +22,8 @@ from t0.errors import UserError, original, printable
 from t0.evaluation import decoding, perplexity, ranking, task_records
 from t0.evaluation.batching import BatchLimits
 from t0.evaluation.eval_datasets import FindRows, describe_rows, limit_examples
-from t0.evaluation.examples import Truncation
 from t0.evaluation.kinds import DECODE, PERPLEXITY, RANK, check_kinds, check_shards, kinds_of
+from t0.evaluation.ranked_examples import Truncation
 from t0.evaluation.records import (
     ChoiceRecord,
     TaskRecords,
@@ -34,7 +34,7 @@ from t0.evaluation.records import (
     text_of,
 )
 from t0.evaluation.results import SETTINGS, WITHOUT_EOS
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.feeding.token_files import record_batches, texts_of
 from t0.run import models
 from t0.run.whole_evaluation import WholeEvaluation
@@ -80,9 +80,9 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
 def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     import torch
 
-    from t0.torch import pretrained_folder, transformers_model, world
+    from t0.torch import pretrained_folder, processes, transformers_model
 
-    process = world.World(0, 1, world.find_device(evaluation.device))
+    process = processes.World(0, 1, processes.find_device(evaluation.device))
     activations = models.activation_type(evaluation.activations, evaluation.device)
     batch_tokens = evaluation.batch_tokens or ranking.MAX_TOKENS[process.device_kind]
     pretrained = pretrained_folder.PretrainedFolder(folder)
@@ -227,7 +227,7 @@ class _Run:
 
         def find_rows(name: str) -> FindRows | None:
             cached = bool(evaluation.cache_dirs)
-            return opening.find_rows(by_name[name], evaluation.split, use_cached=cached)
+            return data_spec.find_rows(by_name[name], evaluation.split, use_cached=cached)
 
         facts = {name: value for name, value in self.facts.items() if name != "step"}
         texts = decoding.TextEvaluation(
@@ -348,7 +348,7 @@ def _open_caches(evaluation: WholeEvaluation) -> None:
     if evaluation.cache_dirs:
         seqio.add_global_cache_dirs(list(evaluation.cache_dirs))
         flags = {"module_import": evaluation.modules, "data_dir": evaluation.data_dirs}
-        for note in opening.require_current(
+        for note in data_spec.require_current(
             evaluation.tasks, settings=flags, allow_stale=evaluation.allow_stale_cache
         ):
             print(printable(note), file=sys.stderr)
@@ -363,13 +363,13 @@ def _read_records(
     split = evaluation.split
     options = {"examples": evaluation.examples, "by_row": by_row}
     if evaluation.cache_dirs:
-        read = cached_records(task.name, opening.cache_files(task, split)[0], **options)
+        read = cached_records(task.name, data_spec.cache_files(task, split)[0], **options)
     elif task_records.is_prompted(task):
         rendered = rendered_rows(task.source, split, **options)
         rows = task.source.open(split).num_rows if by_row else None
         read = TaskRecords(_choices_in(rendered), rows)
     else:
-        find = opening.find_rows(task, split, use_cached=False) if by_row else None
+        find = data_spec.find_rows(task, split, use_cached=False) if by_row else None
         rendered = map(_make_text_record, _render_records(task, split))
         read = number_records(rendered, find and find(), **options)
     return read._replace(records=_joined(joiner, read.records))
@@ -409,7 +409,7 @@ def _read_texts(task: seqio.Task, evaluation: WholeEvaluation) -> Iterator[Choic
     """Yields the inputs and targets of a task as texts."""
     texts: Iterator[Mapping[str, Any]]
     if evaluation.cache_dirs:
-        files, _ = opening.cache_files(task, evaluation.split)
+        files, _ = data_spec.cache_files(task, evaluation.split)
         texts = (text for file in files for text in _cached_texts(task.name, file))
     else:
         texts = _render_records(task, evaluation.split)

@@ -18,7 +18,7 @@ from t0 import sources
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.listing import matching
 from t0.catalogue.row_preview import T0_LENGTHS
-from t0.checkpoints.described import Described
+from t0.checkpoints.prepared_checkpoint import Described
 from t0.compat import seqio
 from t0.config.flags import bindings_of
 from t0.errors import UserError

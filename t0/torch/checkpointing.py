@@ -52,8 +52,8 @@ from t0.files import publishing
 from t0.torch.adapters import adapter_parameters
 from t0.torch.model import T5
 from t0.torch.optimizers import Optimizer, Slot
+from t0.torch.processes import World
 from t0.torch.sharding import local_rows, names_and_parameters, own_rows
-from t0.torch.world import World
 from t0.training import model_directory, recorder, resume_file
 from t0.training.model_directory import Keep, select_retained_steps
 

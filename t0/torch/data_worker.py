@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 
+from t0.child_processes import spawn_context
 from t0.config.specification import DataSpec
 from t0.errors import UserError
 from t0.feeding.mixing import TaskShare
 from t0.feeding.reading import read_ahead
 from t0.feeding.training_data import Batch, Filling, Position, TrainingData, open_training_data
-from t0.processes import spawn_context
 
 Register = Callable[[], None]
 
@@ -128,9 +128,9 @@ def _send_batches(
     with contextlib.suppress(BrokenPipeError):
         try:
             register()
-            from t0.feeding import opening
+            from t0.feeding import data_spec
 
-            data = opening.open_data(spec)
+            data = data_spec.open_data(spec)
             with contextlib.closing(read_ahead(data.batches(rows, position))) as batches:
                 for batch, following in batches:
                     sender.send((batch, following, data.filling, data.shares()))

@@ -37,18 +37,18 @@ from t0.config.specification import JobSpec, RankSpec, RunSpec, TaskSpec, read_v
 from t0.errors import UserError, say
 from t0.evaluation import ranking
 from t0.evaluation.batching import BatchLimits, BatchPlan, PaddedBatch, SortedPlan
-from t0.evaluation.examples import RankTaskFacts, ScoringTask
 from t0.evaluation.model import GREEDY, Ability, DecodingMethod, Model
 from t0.evaluation.rank_metrics import RankClassification
+from t0.evaluation.ranked_examples import RankTaskFacts, ScoringTask
 from t0.evaluation.records import TaskRecords, cached_records, not_ranked, sample_facts
 from t0.evaluation.results import DECODED, write_json
 from t0.inference import cached_inputs, inputs, predictions
 from t0.inference.inputs import EOS, InferenceExample, InputSource, LengthLimits
 from t0.inference.predictions import InferenceSettings, PredictionJob
 from t0.torch import checkpointing, sharding
-from t0.torch.decoding import TorchGenerator
+from t0.torch.generator import TorchGenerator
 from t0.torch.model import move_to_device
-from t0.torch.world import World, check_local, choose_activation_type
+from t0.torch.processes import World, check_local, choose_activation_type
 
 _INCOMPLETE = (
     "the specification has no evaluation or predictions: write it again with t5_mesh_transformer "

@@ -205,7 +205,7 @@ def needed(
       switches: the options that trade memory for time.
       processes: the number of processes, over which weights and slots are divided.
       microbatches: the number of microbatches of each process.
-      replays: whether steps are replayed as CUDA graphs (`t0.torch.replayed`).
+      replays: whether steps are replayed as CUDA graphs (`t0.torch.cuda_graphs`).
       adapter: the adapter that is trained; None to train the model itself.
     """
     weights = FLOAT32_BYTES * formulas.parameters(shape) // processes

@@ -42,7 +42,7 @@ from torch.utils.checkpoint import checkpoint
 from t0.config.model_spec import T5Spec
 from t0.config.specification import ChoiceLosses
 from t0.errors import short_reason
-from t0.training.stepping import LOSS_WEIGHTS
+from t0.training.loop import LOSS_WEIGHTS
 
 HIDDEN = -1e9  # this is added to the logits of masked keys, as in Mesh TensorFlow
 _BACKENDS = {"efficient": SDPBackend.EFFICIENT_ATTENTION, "plain": SDPBackend.MATH}

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from t0.catalogue.text_growth import check_growth
-from t0.checkpoints import look_alikes, weight_files
+from t0.checkpoints import other_folders, weight_files
 from t0.checkpoints.shape import shown
 from t0.errors import UserError, install_command, reading, short_reason
 from t0.files.paths import check_folder, sha256
@@ -271,7 +271,7 @@ def _hash(parts: Iterator[str]) -> str:
 
 def _check_files(folder: Path) -> None:
     """Checks that the folder has safetensors and a tokenizer, but no adapter and no pipes."""
-    look_alikes.check(folder)
+    other_folders.check(folder)
     for path in folder.iterdir():
         if path.exists() and not path.is_file() and not path.is_dir():  # a pipe may block forever
             raise UserError(f"{path} is no regular file: remove it, or copy the file itself")

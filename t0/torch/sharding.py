@@ -29,7 +29,7 @@ from t0.errors import UserError
 from t0.torch import adapters
 from t0.torch.memory import NEITHER, MemorySwitches
 from t0.torch.model import T5, Block
-from t0.torch.world import World
+from t0.torch.processes import World
 
 
 def sharded(spec: T5Spec, world: World, *, activations: torch.dtype, **options: Any) -> T5:

@@ -14,8 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from t0.child_processes import module_command
 from t0.errors import UserError, short_reason
-from t0.processes import module_command
 
 LIMIT_BYTES = 4 * 2**30  # more than the imports use; a vocabulary of 256,000 pieces needs 1 GiB
 LIMIT_SECONDS = 300

@@ -30,11 +30,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from t0.errors import UserError
 from t0.evaluation.batching import BatchLimits, BatchPlan, PaddedBatch, SortedPlan
-from t0.evaluation.examples import ScoringTask
+from t0.evaluation.ranked_examples import ScoringTask
 from t0.evaluation.ranking import MAX_LOGITS
 from t0.torch import model_checks
 from t0.torch.pretrained_folder import PretrainedFolder, Side, as_user_error
-from t0.torch.world import World
+from t0.torch.processes import World
 
 _Pair = tuple[list[int], list[int]]  # the ids that a model is given, and the ids that it scores
 _IGNORED = -100  # the label of positions that are not scored, as in transformers

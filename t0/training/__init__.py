@@ -1,12 +1,12 @@
 """Trains models with Mesh TensorFlow: in our own loop, or on a TPU with TensorFlow's estimator.
 
-    from t0.training import loop
+    from t0.training import mesh_session
     from t0.training.graph import TrainingSpec
 
-    loop.train(spec, train_dataset_fn, train_steps=12_200)
+    mesh_session.train(spec, train_dataset_fn, train_steps=12_200)
 
-loop            trains with Mesh TensorFlow in one session
-stepping        the training loop that both engines share: steps, evaluation, checkpoints; the best
+mesh_session    trains with Mesh TensorFlow in one session
+loop            the training loop that both engines share: steps, evaluation, checkpoints; the best
                 evaluation, early stopping, the time limit, SIGTERM; the weights of tokens in a loss
                 that is averaged over tokens or sequences
 estimator       trains on a TPU with TensorFlow's estimator
@@ -20,7 +20,7 @@ checkpointing   writes and restores checkpoints; fills variables from another ru
 model_directory the lock, the configuration and the retained checkpoints of a model directory; the
                 list of its variables, model-info.txt
 resume_file     writes and reads the resume state next to a checkpoint
-evaluation      measures the held-out loss and the task metrics during training
+validation      measures the held-out loss and the task metrics during training
 metric_values   the numeric values of a task's metrics, by name
 recorder        prints the first lines of a run and its progress; writes metrics.jsonl and
                 TensorBoard event files

@@ -44,8 +44,8 @@ from t0.files import object_facts, paths, publishing
 from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.training import model_directory, resume_file
 from t0.training.graph import TrainingGraph
+from t0.training.loop import finished_line
 from t0.training.recorder import restored_line, slots_line
-from t0.training.stepping import finished_line
 
 _SAVING = ".saving-"
 BYTES_AT_ONCE = 2**28

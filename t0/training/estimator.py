@@ -27,14 +27,14 @@ from t0.config.bindings import bound
 from t0.errors import UserError, original, say
 from t0.feeding import batch_stream, manifest
 from t0.feeding.batch_stream import Stream, stream_dataset
-from t0.feeding.live import checked_tsv_files
-from t0.feeding.opening import open_dataset_function
+from t0.feeding.data_spec import open_dataset_function
+from t0.feeding.uncached import checked_tsv_files
 from t0.files import publishing
 from t0.training import checkpointing, model_directory
 from t0.training.checkpointing import is_finished
-from t0.training.loop import LoopOptions
+from t0.training.loop import TimeLimit, exit_by_signal, watched_signals
+from t0.training.mesh_session import LoopOptions
 from t0.training.recorder import Recorder, RunSize, default_interval, first_line
-from t0.training.stepping import TimeLimit, exit_by_signal, watched_signals
 
 
 def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)

@@ -30,7 +30,7 @@ from t0.compat import tf1 as tf
 from t0.config.bindings import bound
 from t0.mesh.fused import fused, loops
 from t0.training import losses, optimizers
-from t0.training.stepping import LOSS_WEIGHTS
+from t0.training.loop import LOSS_WEIGHTS
 
 # The parameters of Mesh TensorFlow's model function that our loop supports. gin can bind them.
 _OF_MODEL_FN = (

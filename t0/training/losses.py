@@ -19,7 +19,7 @@ from typing import Any
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
 from t0.mesh.fused import row_max, row_sum, xla_compiled
-from t0.training.stepping import check_no_other_normalization
+from t0.training.loop import check_no_other_normalization
 
 # The sums over a batch: nats, z-loss (with its weight in the loss), correct tokens, target tokens,
 # correct tokens except EOS, target tokens except EOS. EOS is the easiest token to predict.

@@ -19,7 +19,7 @@ from t0.catalogue import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, model_digest
 from t0.cli.main import main
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.prompts import Template
 from t0.tasks import task_definitions
 from tests.helpers import testing
@@ -178,12 +178,12 @@ def test_stale_cache_is_reported_with_what_changed(shop, kind, capsys):
     name, why = next(iter(stale.items()))
     settings = {"module_import": ["brewing"]}
     with pytest.raises(UserError) as refused:
-        opening.require_current([name], settings=settings)
+        data_spec.require_current([name], settings=settings)
     command = f"seqio_cache_tasks --tasks={name} --output_cache_dir={shop.folder}/cache"
     assert why in str(refused.value)
     assert f"{command} --module_import=brewing (or " in str(refused.value)
     assert "--allow_stale_cache" in str(refused.value) and "\n" not in str(refused.value)
-    (note,) = opening.require_current([name], settings=settings, allow_stale=True)
+    (note,) = data_spec.require_current([name], settings=settings, allow_stale=True)
     assert why in note
 
 
@@ -244,7 +244,7 @@ def test_cache_without_provenance_is_accepted_with_a_note(shop, capsys):
     assert "skipped (2): teas_ask, brewed: cached already" in lines
     assert "without a record of its inputs" in lines
     seqio.add_global_cache_dirs([str(shop.folder / "cache")])
-    (note,) = opening.require_current(shop.names, settings={})
+    (note,) = data_spec.require_current(shop.names, settings={})
     assert note.startswith("2 of 2 caches, such as that of teas_ask, are not compared")
     assert main(["verify", str(shop.folder / "cache")]) == 0
     assert "2 not compared with prompts and data, such as " in capsys.readouterr().err

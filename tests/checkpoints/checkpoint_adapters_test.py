@@ -371,12 +371,12 @@ def our_model(path, adapter=None):
 
     from t0.config.model_spec import Dropout, T5Spec
     from t0.torch import checkpointing as engine_weights
-    from t0.torch import sharding, world
+    from t0.torch import processes, sharding
 
     spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
     model = sharding.unsharded(spec, adapter=adapter).to_empty(device="cpu").eval()
     hashes = {}
-    joined = world.World(0, 1, torch.device("cpu"))
+    joined = processes.World(0, 1, torch.device("cpu"))
     engine_weights.load(model, None, str(path), joined, hashes=hashes)
     return model, joined, BaseModel(str(path), hashes)
 

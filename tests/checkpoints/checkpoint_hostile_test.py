@@ -14,7 +14,13 @@ import msgpack
 import numpy as np
 import pytest
 
-from t0.checkpoints import ConversionOptions, convert, described, open_source, operative_config
+from t0.checkpoints import (
+    ConversionOptions,
+    convert,
+    open_source,
+    operative_config,
+    prepared_checkpoint,
+)
 from t0.checkpoints.bundle import BundleEntry, BundleReader, BundleWriter, write_index
 from t0.config.bindings import bound
 from t0.errors import UserError
@@ -317,8 +323,8 @@ def test_operative_config_of_other_models_is_read_without_its_imports(tmp_path, 
     writer.finish()
     config = tmp_path / "model" / operative_config.FILE
     config.write_text("import beside\nrun.model_type = 'lm'\n")
-    ready = described.describe(str(tmp_path / "model"), "theirs", tmp_path / "out")
-    assert Path(ready.gin_file) == tmp_path / "out" / described.MODEL_FILE
+    ready = prepared_checkpoint.describe(str(tmp_path / "model"), "theirs", tmp_path / "out")
+    assert Path(ready.gin_file) == tmp_path / "out" / prepared_checkpoint.MODEL_FILE
     assert Path(ready.gin_file).read_text() == "run.model_type = 'lm'\n"
     assert "imports beside, which is not run" in capsys.readouterr().err
 
@@ -351,7 +357,7 @@ def test_gin_parses_untrusted_files_in_one_function_only():
             if isinstance(node, ast.Attribute | ast.Name) and "plain_bindings" in ast.unparse(node):
                 readers.add(name)
     assert calls == PARSERS
-    assert readers == {"t0/checkpoints/described.py", "t0/run/model_api.py"}
+    assert readers == {"t0/checkpoints/prepared_checkpoint.py", "t0/run/model_api.py"}
 
 
 def test_operative_config_long_gin_macro_chains_are_read(tmp_path):

@@ -5,7 +5,7 @@ import types
 import huggingface_hub
 import pytest
 
-from t0.checkpoints import described
+from t0.checkpoints import prepared_checkpoint
 from t0.errors import UserError
 
 SHA = "8f3a" * 10
@@ -50,18 +50,18 @@ def hub(monkeypatch, tmp_path):
     ],
 )
 def test_hub_model_names_are_recognized(text, is_one):
-    assert described.is_hub_name(text) == is_one
+    assert prepared_checkpoint.is_hub_name(text) == is_one
 
 
 def test_hub_model_name_of_existing_folder_is_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bigscience" / "T0_3B").mkdir(parents=True)
-    assert not described.is_hub_name("bigscience/T0_3B")
+    assert not prepared_checkpoint.is_hub_name("bigscience/T0_3B")
 
 
 def test_hub_model_prefers_safetensors_and_records_revision(hub):
     asked = hub("config.json", "pytorch_model.bin", "model.safetensors", "spiece.model")
-    folder, name = described.fetch("bigscience/T0_3B@main")
+    folder, name = prepared_checkpoint.fetch("bigscience/T0_3B@main")
     assert folder.endswith(SHA)
     assert name == f"bigscience/T0_3B@{SHA}"
     ((repo, given),) = asked
@@ -72,7 +72,7 @@ def test_hub_model_prefers_safetensors_and_records_revision(hub):
 
 def test_hub_model_downloads_pickles_without_safetensors(hub):
     asked = hub("config.json", "pytorch_model.bin", "flax_model.msgpack")
-    described.fetch("google/t5-base-lm-adapt")
+    prepared_checkpoint.fetch("google/t5-base-lm-adapt")
     patterns = asked[0][1]["allow_patterns"]
     assert "pytorch_model*.bin" in patterns
     assert "*.bin.index.json" in patterns
@@ -81,7 +81,7 @@ def test_hub_model_downloads_pickles_without_safetensors(hub):
 def test_hub_model_without_known_weights_is_refused(hub):
     hub("config.json", "flax_model.msgpack")
     with pytest.raises(UserError, match="neither safetensors nor pytorch_model.bin"):
-        described.fetch("google/x")
+        prepared_checkpoint.fetch("google/x")
 
 
 def test_hub_model_offline_error_message_names_a_remedy(monkeypatch):
@@ -97,4 +97,4 @@ def test_hub_model_offline_error_message_names_a_remedy(monkeypatch):
         match=r"bigscience/T0_3B is not a folder here.*offline mode is enabled.*hf download "
         r"bigscience/T0_3B --local-dir T0_3B.*use its path",
     ):
-        described.fetch("bigscience/T0_3B")
+        prepared_checkpoint.fetch("bigscience/T0_3B")

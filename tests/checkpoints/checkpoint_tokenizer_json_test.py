@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from t0.checkpoints import ConversionOptions, convert, described, open_source, tokenizer
+from t0.checkpoints import ConversionOptions, convert, open_source, prepared_checkpoint, tokenizer
 from t0.checkpoints.compare import compare
 from t0.errors import UserError
 from tests.checkpoints.tiny_checkpoints import (
@@ -66,7 +66,7 @@ def test_tokenizer_json_is_read_without_sentencepiece_model(json_only, pieces, t
         convert(json_only, tmp_path / kind / "new", to=kind)
         (written,) = (tmp_path / kind).rglob("spiece.model")
         assert ids(written.read_bytes()) == ids(pieces.read_bytes())
-    ready = described.describe(str(json_only), str(json_only), tmp_path / "out")
+    ready = prepared_checkpoint.describe(str(json_only), str(json_only), tmp_path / "out")
     assert ids(Path(ready.vocabulary).read_bytes()) == ids(pieces.read_bytes())
 
 
@@ -166,7 +166,7 @@ def test_tokenizer_json_unlike_sentencepiece_is_refused(json_only, tmp_path, cha
     assert any("no tokenizer is written" in note for note in report.notes)
     assert not (tmp_path / "out" / "spiece.model").exists()
     with pytest.raises(UserError, match="cannot be read as a SentencePiece model"):
-        described.describe(str(json_only), str(json_only), tmp_path / "evaluation")
+        prepared_checkpoint.describe(str(json_only), str(json_only), tmp_path / "evaluation")
 
 
 def test_tokenizer_class_of_another_kind_is_named(json_only):

@@ -45,7 +45,7 @@ READ_BY_ALL = {
     "engine": "t0/run/flag_checks.py",
     "tpu": "t0/run/command.py",
     "checkpoint": "t0/run/parsed_run.py",
-    "export_hf": "t0/run/weights.py",
+    "export_hf": "t0/run/initial_checkpoint.py",
     "use_model_api": "t0/run/command.py",
 }
 

@@ -21,7 +21,12 @@ from t0.evaluation.batching import (
     plan_packed,
     plan_padded,
 )
-from t0.evaluation.examples import AnswerChoice, ChoiceGroup, MultipleChoiceExample, choice_groups
+from t0.evaluation.ranked_examples import (
+    AnswerChoice,
+    ChoiceGroup,
+    MultipleChoiceExample,
+    choice_groups,
+)
 
 
 class Counted(NamedTuple):

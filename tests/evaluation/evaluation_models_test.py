@@ -11,11 +11,11 @@ import pytest
 
 from t0.evaluation import ranking
 from t0.evaluation.batching import BatchLimits
-from t0.evaluation.examples import RankTaskFacts
 from t0.evaluation.merging import merge
 from t0.evaluation.model import Ability, DecodingMethod
 from t0.evaluation.perplexity import measure
 from t0.evaluation.rank_metrics import RankClassification
+from t0.evaluation.ranked_examples import RankTaskFacts
 from t0.evaluation.ranking import RankEvaluationSettings
 from t0.evaluation.records import TaskRecords, record_of
 from tests.evaluation.evaluation_runs import LIMITS, Vocabulary, make_records
@@ -55,8 +55,8 @@ def _mesh():
 def _torch():
     torch = pytest.importorskip("torch")
     from t0.torch.evaluation import open_model
-    from t0.torch.world import World
-    from tests.torch.torch_decoding_test import spec_of
+    from t0.torch.processes import World
+    from tests.torch.torch_generator_test import spec_of
 
     return functools.partial(open_model, spec_of("t5.1.1"), World(0, 1, torch.device("cpu")))
 

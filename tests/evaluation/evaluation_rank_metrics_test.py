@@ -10,8 +10,13 @@ from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
 from t0.evaluation.batching import BatchLimits, SortedPlan
-from t0.evaluation.examples import AnswerChoice, MultipleChoiceExample, RankTaskFacts, count_task
 from t0.evaluation.rank_metrics import RankMetrics, classes_of
+from t0.evaluation.ranked_examples import (
+    AnswerChoice,
+    MultipleChoiceExample,
+    RankTaskFacts,
+    count_task,
+)
 from t0.evaluation.ranking import score_tasks, with_scores
 from t0.evaluation.records import record_of, sort_records
 from t0.evaluation.results import CheckpointResults

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
-from t0.evaluation.examples import (
+from t0.evaluation.ranked_examples import (
     AnswerChoice,
     MultipleChoiceExample,
     RankTaskFacts,

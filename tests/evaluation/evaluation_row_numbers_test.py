@@ -9,9 +9,9 @@ import pytest
 from t0.errors import UserError
 from t0.evaluation import ranking
 from t0.evaluation.batching import BatchLimits, BatchShard
-from t0.evaluation.examples import RankTaskFacts
 from t0.evaluation.merging import merge
 from t0.evaluation.rank_metrics import RankClassification
+from t0.evaluation.ranked_examples import RankTaskFacts
 from t0.evaluation.records import ChoiceRecord, TaskRecords
 from tests.evaluation.made_up_ranking import Scorer, evaluate, interrupted_at_write
 
@@ -35,8 +35,8 @@ def rank(tmp_path, monkeypatch):
         ids = IDS if count == len(IDS) else None
         return ids and ([ids[n] for n in numbers] if numbers is not None else ids)
 
-    monkeypatch.setattr("t0.evaluation.examples.ids_in_rows", ids_in_rows)
-    monkeypatch.setattr("t0.evaluation.examples.documents_in_rows", lambda *_: None)
+    monkeypatch.setattr("t0.evaluation.ranked_examples.ids_in_rows", ids_in_rows)
+    monkeypatch.setattr("t0.evaluation.ranked_examples.documents_in_rows", lambda *_: None)
 
     def run(*, has_map):
         def open_records(by_row):

@@ -7,8 +7,8 @@ import pytest
 
 from t0.evaluation import ranking, results
 from t0.evaluation.batching import BatchLimits, SortedPlan
-from t0.evaluation.examples import RankTaskFacts
 from t0.evaluation.rank_metrics import RankClassification
+from t0.evaluation.ranked_examples import RankTaskFacts
 from t0.evaluation.ranking import RankEvaluationSettings
 from t0.evaluation.records import TaskRecords, record_of
 

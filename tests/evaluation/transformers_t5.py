@@ -12,8 +12,8 @@ import transformers
 
 from t0.checkpoints.bundle import BundleReader
 from t0.torch.pretrained_folder import PretrainedFolder
+from t0.torch.processes import World
 from t0.torch.transformers_model import TransformersModel
-from t0.torch.world import World
 from tests.evaluation.evaluation_transformers_test import hf_model
 
 

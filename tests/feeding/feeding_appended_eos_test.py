@@ -11,11 +11,11 @@ from t0.compat import seqio
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.evaluation.records import FEATURES, cached_records, record_of, sort_records
-from t0.feeding import cached_examples, live, manifest, objectives, opening
+from t0.feeding import cached_examples, data_spec, manifest, objectives, uncached
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
-from t0.run import specify
+from t0.run import spec_from_gin
 
 LENGTHS = {"inputs": 9, "targets": 5}
 APPEND = seqio.preprocessors.append_eos
@@ -92,7 +92,7 @@ def write_cache(folder, task):
 
 
 def spec_of(task):
-    return opening.data_spec(task.name, LENGTHS, dataset_split="test", use_cached=True)
+    return data_spec.data_spec(task.name, LENGTHS, dataset_split="test", use_cached=True)
 
 
 def examples_in(blocks):
@@ -106,17 +106,17 @@ def examples_in(blocks):
 def read_with_seqio(task, lengths):
     with tf.Graph().as_default():
         make = lambda: task.get_dataset(lengths, "test", use_cached=True, shuffle=False)  # noqa: E731
-        return list(live.elements(make))
+        return list(uncached.elements(make))
 
 
 @pytest.mark.parametrize("targets_eos", [True, False])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_appended_eos_training_examples_equal_seqio(add_task, monkeypatch, layout, targets_eos):
     task = add_task(LAYOUTS[layout], targets_eos=targets_eos)
-    for module in (live, cached_examples):
+    for module in (uncached, cached_examples):
         monkeypatch.setattr(module, "BLOCK_EXAMPLES", 256)
     spec = spec_of(task)
-    ours, theirs = open_source(spec.tasks[0], spec), live.LiveSource(task, spec, ROWS)
+    ours, theirs = open_source(spec.tasks[0], spec), uncached.LiveSource(task, spec, ROWS)
     for given in ({"epoch": 0, "first": 0, "seed": None}, {"epoch": 1, "first": 1, "seed": 7}):
         found = examples_in(ours.blocks(**given))
         assert found == examples_in(theirs.blocks(**given))
@@ -207,13 +207,13 @@ def test_appended_eos_after_other_steps_is_left_to_seqio(add_task, after):
     assert bool(spec.cache_files) == (not after)
     if after:
         with pytest.raises(UserError, match="append_eos.* runs after its cache, and only SeqIO"):
-            specify._require_finished(spec, use_cached=True)
+            spec_from_gin._require_finished(spec, use_cached=True)
 
 
 def test_appended_eos_of_own_task_class_is_left_to_seqio(add_task):
     task = add_task([AFTER_TRIM])
     assert objectives.eos_of(task).ids == {"inputs": 1, "targets": 1}
-    specify._require_finished(spec_of(task).tasks[0], use_cached=True)
+    spec_from_gin._require_finished(spec_of(task).tasks[0], use_cached=True)
     odd = OddRows(
         "odd",
         source=task.source,

@@ -11,9 +11,9 @@ from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding import batch_stream, host_graphs, manifest
 from t0.feeding.batch_stream import stream_dataset
-from t0.feeding.live import elements
 from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_training_data
+from t0.feeding.uncached import elements
 from t0.files import paths, publishing, write_whole
 from tests.feeding import tiny_caches
 

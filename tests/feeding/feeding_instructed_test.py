@@ -12,7 +12,7 @@ import tensorflow as tf
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
-from t0.feeding import cached_examples, host_graphs, manifest, opening
+from t0.feeding import cached_examples, data_spec, host_graphs, manifest
 from t0.feeding.batch_examples import RunData
 from t0.feeding.manifest import Start
 from t0.feeding.mixing import MixedStream
@@ -69,7 +69,7 @@ def write_cache(folder, split, examples):
 
 def source_of(split="train", longest=120):
     lengths = {"inputs": longest, "targets": 20}
-    spec = opening.data_spec(NAME, lengths, dataset_split=split, use_cached=True)
+    spec = data_spec.data_spec(NAME, lengths, dataset_split=split, use_cached=True)
     return open_source(spec.tasks[0], spec)
 
 
@@ -101,7 +101,7 @@ def test_instruction_examples_equal_seqio_cached_and_live(task):
 
 
 def test_instruction_targets_of_a_step_are_found(task):
-    spec = opening.data_spec(NAME, {"inputs": 200, "targets": 20}, use_cached=True)
+    spec = data_spec.data_spec(NAME, {"inputs": 200, "targets": 20}, use_cached=True)
     data = open_training_data(spec)
     run = RunData(manifest.build(data, 4, Start()), data)
     decode = default_vocabulary().decode
@@ -164,11 +164,11 @@ def test_instruction_cache_needs_no_tokenizer_on_tpu_hosts(task):
 
 
 def test_instruction_inference_inputs_are_joined_to_fit(task):
-    files, total = opening.cache_files(task, "test")
+    files, total = data_spec.cache_files(task, "test")
     vocabularies = (default_vocabulary(), default_vocabulary())
     for longest in LONGEST:
         lengths = {"inputs": longest}
-        spec = opening.task_spec(task, "test", lengths, use_cached=True).instructions
+        spec = data_spec.task_spec(task, "test", lengths, use_cached=True).instructions
         ours = cached_inputs.open_cache(
             NAME, "test", files, total=total, vocabularies=vocabularies, spec=spec
         )
@@ -248,10 +248,10 @@ def test_instruction_cache_that_is_damaged_is_named(task):
 
 def test_instruction_preprocessors_changed_after_cache_use_seqio(task):
     lengths = {"inputs": 100}
-    found = opening.task_spec(task, "train", lengths, use_cached=True)
+    found = data_spec.task_spec(task, "train", lengths, use_cached=True)
     assert found.instructions == InstructionSpec(2, 100, {"inputs": 1, "targets": 1})
     assert len(found.cache_files) == 2
-    assert opening.task_spec(task, "train", lengths, use_cached=False).instructions is None
+    assert data_spec.task_spec(task, "train", lengths, use_cached=False).instructions is None
     changed = [*task.preprocessors, seqio.preprocessors.append_eos]
     other = task.replace(preprocessors=changed)
-    assert opening.task_spec(other, "train", lengths, use_cached=True).cache_files == ()
+    assert data_spec.task_spec(other, "train", lengths, use_cached=True).cache_files == ()

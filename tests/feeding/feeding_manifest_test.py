@@ -13,10 +13,10 @@ import pytest
 from t0.compat import tf1 as tf
 from t0.errors import UserError
 from t0.feeding import manifest, reading
-from t0.feeding.live import DatasetBatches
 from t0.feeding.manifest import Start
 from t0.feeding.reading import CachedSource
 from t0.feeding.training_data import open_training_data
+from t0.feeding.uncached import DatasetBatches
 from t0.files import tfrecord, write_whole
 from tests.feeding import tiny_caches
 

@@ -14,7 +14,7 @@ from t5.data import preprocessors as t5_preprocessors
 
 from t0.config.specification import DataSpec
 from t0.errors import UserError
-from t0.feeding import live, opening, pretraining
+from t0.feeding import data_spec, pretraining, uncached
 from t0.feeding.mixing import MixedStream
 from t0.feeding.pretraining import PretrainingSource
 from t0.feeding.training_data import open_source
@@ -51,7 +51,7 @@ def folder(tmp_path):
 def tasks(folder, clean_registries, monkeypatch):
     """Registers text_*, read in shards of 6 kB and blocks of 3,000 characters."""
     monkeypatch.setattr(
-        live, "Documents", functools.partial(pretraining.Documents, block_characters=3000)
+        uncached, "Documents", functools.partial(pretraining.Documents, block_characters=3000)
     )
     texts = FolderTexts(folder, shard_bytes=6000)
     for name, arguments in pretraining_definitions("text", texts).items():
@@ -60,12 +60,12 @@ def tasks(folder, clean_registries, monkeypatch):
 
 
 def objective(task, lengths=LENGTHS):
-    return opening.task_spec(task, "train", lengths, use_cached=False).objective
+    return data_spec.task_spec(task, "train", lengths, use_cached=False).objective
 
 
 def source_of(task, split="train", lengths=LENGTHS):
-    spec = opening.task_spec(task, split, lengths, use_cached=False)
-    return live.live_source(task, spec, DataSpec(task.name, split, (spec,), lengths))
+    spec = data_spec.task_spec(task, split, lengths, use_cached=False)
+    return uncached.live_source(task, spec, DataSpec(task.name, split, (spec,), lengths))
 
 
 def opened(name="text_span_corruption", lengths=LENGTHS):
@@ -155,10 +155,10 @@ def test_pretraining_stream_resumes_at_its_position(tasks, name):
 
 def test_pretraining_position_restores_the_same_batches(tasks):
     def opened_data():
-        return opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
+        return data_spec.open_data(data_spec.data_spec("text_span_corruption", LENGTHS, seed=3))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("t0.feeding.opening.window", lambda: 30)
+        patch.setattr("t0.feeding.data_spec.window", lambda: 30)
         whole = list(itertools.islice(opened_data().batches(4), 60))
         position = json.loads(json.dumps(whole[30][1]))
         again = list(itertools.islice(opened_data().batches(4, position), 29))
@@ -186,16 +186,16 @@ def test_pretraining_resume_reads_no_earlier_shard(tasks, monkeypatch):
 
 
 def test_pretraining_data_has_training_and_validation_rows(tasks):
-    data = opening.open_data(opening.data_spec("text_span_corruption", LENGTHS, seed=3))
+    data = data_spec.open_data(data_spec.data_spec("text_span_corruption", LENGTHS, seed=3))
     batches = [batch for batch, _ in itertools.islice(data.batches(8), 5)]
     assert batches[0]["inputs"].shape == (8, 64)
     assert data.filling.filled["inputs"] > 0.97
     (share,) = data.shares()
     assert share.examples is None
     # Held-out batches are the same each time.
-    first, second = (next(opening.open_split(data, "validation").batches(4))[0] for _ in range(2))
+    first, second = (next(data_spec.open_split(data, "validation").batches(4))[0] for _ in range(2))
     assert first["targets"].tolist() == second["targets"].tolist()
-    assert opening.open_split(data, "test") is None
+    assert data_spec.open_split(data, "test") is None
 
 
 def test_pretraining_cached_documents_give_the_same_tokens(tasks, tmp_path):
@@ -218,7 +218,7 @@ def test_pretraining_cached_documents_give_the_same_tokens(tasks, tmp_path):
     before = list(seqio.get_global_cache_dirs())
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
     try:
-        spec = opening.data_spec(task.name, LENGTHS, use_cached=True)
+        spec = data_spec.data_spec(task.name, LENGTHS, use_cached=True)
         source = open_source(spec.tasks[0], spec)
         assert sorted(tokens_of(examples_of(source))) == sorted(all_tokens(task))
         # The cache is one block: a later epoch joins its documents in another order.

@@ -11,7 +11,7 @@ import pytest
 from t0.compat import seqio, t5_mesh, tfds
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 
 ROWS = [(f"which {number}", f"answer {number}") for number in range(600)]
 LENGTHS = {"inputs": 16, "targets": 16}
@@ -81,7 +81,7 @@ def texts_of(data):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_seqio_function_without_seed_argument_is_read_live(name):
     add("own", FUNCTIONS[name])
-    data = opening.open_data(opening.data_spec("own", LENGTHS, pack=False))
+    data = data_spec.open_data(data_spec.data_spec("own", LENGTHS, pack=False))
     assert texts_of(data) == {answer for _, answer in ROWS}
 
 
@@ -93,7 +93,7 @@ def test_seqio_old_t5_api_mixture_without_seed_argument():
         "old", dataset_fn=plain, splits=["train"], text_preprocessor=[], output_features=FEATURES
     )
     seqio.MixtureRegistry.add("both", [("new", 1), ("old", 1)])
-    data = opening.open_data(opening.data_spec("both", LENGTHS, pack=False))
+    data = data_spec.open_data(data_spec.data_spec("both", LENGTHS, pack=False))
     assert texts_of(data) <= {answer for _, answer in ROWS}
 
 
@@ -115,7 +115,7 @@ def test_span_corruption_of_function_without_seed_argument():
 
     add("spans", documents, steps, {n: seqio.Feature(vocabulary) for n in LENGTHS})
     lengths = {"inputs": 32, "targets": 16}
-    data = opening.open_data(opening.data_spec("spans", lengths, pack=False))
+    data = data_spec.open_data(data_spec.data_spec("spans", lengths, pack=False))
     assert next(data.batches(2))[0]["inputs"].shape == (2, 32)
 
 
@@ -145,21 +145,21 @@ def write_cache(folder, name, **examples):
 
 def test_example_count_comes_from_cache_if_task_has_none(tmp_path):
     task = add("uncounted")
-    assert opening.count_examples(task, "train") is None
+    assert data_spec.count_examples(task, "train") is None
     write_cache(tmp_path, "uncounted", train=7)
-    assert opening.count_examples(task, "train") == 7
-    assert opening.count_examples(task, "validation") is None
-    spec = opening.data_spec("uncounted", LENGTHS, use_cached=True)
+    assert data_spec.count_examples(task, "train") == 7
+    assert data_spec.count_examples(task, "validation") is None
+    spec = data_spec.data_spec("uncounted", LENGTHS, use_cached=True)
     assert spec.tasks[0].examples == 7
-    assert opening.open_data(spec).shares()[0].examples == 7
+    assert data_spec.open_data(spec).shares()[0].examples == 7
 
 
 def test_example_count_of_cache_is_used_if_cache_is_read(tmp_path):
     task = add("counted", num_input_examples={"train": 3})
     write_cache(tmp_path, "counted", train=7)
-    assert opening.count_examples(task, "train") == 3
-    assert opening.count_examples(task, "train", use_cached=True) == 7
-    assert opening.count_examples(task, "validation") is None
+    assert data_spec.count_examples(task, "train") == 3
+    assert data_spec.count_examples(task, "train", use_cached=True) == 7
+    assert data_spec.count_examples(task, "validation") is None
 
 
 @pytest.mark.parametrize(
@@ -175,25 +175,25 @@ def test_mixing_rate_of_unknown_size_names_caching_command(rate, tmp_path):
         add(name)
     seqio.MixtureRegistry.add("by_size", ["one", "two"], default_rate=rate)
     with pytest.raises(UserError) as caught:
-        opening.data_spec("by_size", LENGTHS)
+        data_spec.data_spec("by_size", LENGTHS)
     assert "rate of task one in mixture by_size" in str(caught.value)
     assert "seqio_cache_tasks --tasks=by_size" in str(caught.value)
     for name, count in (("one", 10), ("two", 30)):
         write_cache(tmp_path, name, train=count)
     if rate is not seqio.mixing_rate_num_characters:
-        spec = opening.data_spec("by_size", LENGTHS)
+        spec = data_spec.data_spec("by_size", LENGTHS)
         assert [task.rate for task in spec.tasks] == [10, 30]
 
 
 @pytest.mark.parametrize("name", [None, ""])
 def test_missing_mixture_name_error_is_one_line(name):
     with pytest.raises(UserError, match="there is no data to read. Set it with --gin.MIXTURE"):
-        opening.known_mixture(name)
+        data_spec.known_mixture(name)
 
 
 def test_missing_feature_error_names_the_task_and_feature():
     add("unmade", steps=[lambda ds: ds.map(lambda ex: {"targets": ex["targets"]}), *STEPS])
-    data = opening.open_data(opening.data_spec("unmade", LENGTHS, pack=False))
+    data = data_spec.open_data(data_spec.data_spec("unmade", LENGTHS, pack=False))
     with pytest.raises(UserError, match="unmade: .*missing.*: inputs. Its preprocessors make: tar"):
         next(data.batches(2))
 
@@ -228,8 +228,8 @@ def add_teas(folder, splits=None):
 def test_tfds_absent_data_error_has_the_prepare_command(tmp_path, splits):
     task = add_teas(tmp_path, splits)
     with pytest.raises(AbsentData) as caught:
-        opening.require_split("tea", "train")
-        opening.count_examples(task, "train")
+        data_spec.require_split("tea", "train")
+        data_spec.count_examples(task, "train")
     text = str(caught.value)
     assert f"teas:1.0.0 is not in {tmp_path}/teas/1.0.0." in text
     assert "--tfds_data_dir" in text
@@ -239,10 +239,10 @@ def test_tfds_absent_data_error_has_the_prepare_command(tmp_path, splits):
 
     with tf.compat.v1.Graph().as_default():
         exec(re.search(r'python -c "(.*)"; or', text)[1], {})
-    opening.require_split("tea", "train")
-    assert opening.count_examples(task, "train") == 600
-    spec = opening.data_spec("tea", {"inputs": 16}, pack=False)
-    assert next(opening.open_data(spec).batches(2))[0]["inputs"].shape == (2, 16)
+    data_spec.require_split("tea", "train")
+    assert data_spec.count_examples(task, "train") == 600
+    spec = data_spec.data_spec("tea", {"inputs": 16}, pack=False)
+    assert next(data_spec.open_data(spec).batches(2))[0]["inputs"].shape == (2, 16)
 
 
 def test_tfds_unknown_dataset_or_version_error_is_one_line(tmp_path):
@@ -256,7 +256,7 @@ def test_tfds_task_splits_come_from_cache_without_data(tmp_path):
     task = add_teas(tmp_path / "no data")
     write_cache(tmp_path, "tea", train=5, test=2)
     assert set(task.splits) == {"train", "test"}
-    opening.require_split("tea", "test")
+    data_spec.require_split("tea", "test")
 
 
 def one_after_the_other(datasets, rates, seed):
@@ -308,7 +308,7 @@ def test_mixture_with_own_sample_fn_is_drawn_by_seqio(empty_gin, name):
     function = functools.partial(t5_mesh.mesh_train_dataset_fn, **arguments)
     bound = [f"mesh_train_dataset_fn.{name} = {value!r}" for name, value in arguments.items()]
     gin.parse_config([x for x in bound if "sequence_length" not in x])
-    data = opening.open_dataset_function(
+    data = data_spec.open_dataset_function(
         t5_mesh.mesh_train_dataset_fn, 5, sequence_length=LENGTHS, dataset_split="train"
     )
     if name in RATES:
@@ -333,16 +333,16 @@ def test_mixture_with_own_sample_fn_is_refused_if_rates_are_needed(empty_gin):
     mixture_in_turn(sample_fn=one_after_the_other)
     gin.parse_config(["mesh_train_dataset_fn.mixture_or_task_name = 'in_turn'"])
     arguments = {"sequence_length": LENGTHS}
-    data = opening.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
+    data = data_spec.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
     message = "training data comes from the sample_fn of mixture in_turn, so no held-out"
     with pytest.raises(UserError, match=message):
-        opening.open_split(data, "validation")
-    by_rates = opening.data_spec("first", LENGTHS)
+        data_spec.open_split(data, "validation")
+    by_rates = data_spec.data_spec("first", LENGTHS)
     with pytest.raises(UserError, match="examples that the sample_fn of mixture in_turn draws"):
-        opening.split_spec(by_rates, "validation", "in_turn")
+        data_spec.split_spec(by_rates, "validation", "in_turn")
     gin.parse_config(["choice_losses.likelihood = 1.0"])
     with pytest.raises(UserError, match="the sample_fn of mixture in_turn draws the examples"):
-        opening.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
+        data_spec.open_dataset_function(t5_mesh.mesh_train_dataset_fn, 5, **arguments)
 
 
 class OddRows(seqio.Task):
@@ -358,8 +358,8 @@ def test_task_with_own_get_dataset_is_read_by_seqio():
     add_task = functools.partial(
         seqio.TaskRegistry.add, source=source, preprocessors=steps, output_features=FEATURES
     )
-    assert opening.is_all_cached(add_task("stock", metric_fns=[]))
-    assert not opening.is_all_cached(add_task("odd", metric_fns=[], task_cls=OddRows))
+    assert data_spec.is_all_cached(add_task("stock", metric_fns=[]))
+    assert not data_spec.is_all_cached(add_task("odd", metric_fns=[], task_cls=OddRows))
 
 
 @pytest.mark.parametrize("has_inputs", [True, False])
@@ -373,7 +373,7 @@ def test_optional_feature_that_examples_do_not_have_is_left_out(has_inputs):
         return dataset.map(lambda row: {n: row[n] for n in row if has_inputs or n == "targets"})
 
     add("optional", steps=[keep, *STEPS], features=features)
-    data = opening.open_data(opening.data_spec("optional", LENGTHS, pack=False))
+    data = data_spec.open_data(data_spec.data_spec("optional", LENGTHS, pack=False))
     assert [*data.lengths] == [n for n in LENGTHS if has_inputs or n == "targets"]
     batch, _ = next(data.batches(2))
     assert batch.keys() == data.lengths.keys()
@@ -385,6 +385,6 @@ def test_own_dataset_function_may_have_more_features():
         row = {"inputs": [3, 4], "targets": [5, 1], "n_words": 2, "id": "a"}
         return tf.data.Dataset.from_tensors(row).repeat()
 
-    data = opening.open_dataset_function(make, 0, sequence_length=LENGTHS)
+    data = data_spec.open_dataset_function(make, 0, sequence_length=LENGTHS)
     assert data.features == ("inputs", "targets")
     assert {*next(data.batches(2))[0]} == {"inputs", "targets"}

@@ -14,11 +14,11 @@ import tensorflow.compat.v1 as tf
 from t0.config.plain_data import to_json
 from t0.config.specification import DataSpec, from_json
 from t0.errors import UserError
-from t0.feeding import opening
-from t0.feeding.live import DatasetBatches, live_source
+from t0.feeding import data_spec
 from t0.feeding.mixing import MixedStream
 from t0.feeding.reading import CachedSource
 from t0.feeding.training_data import TrainingData, open_source, open_training_data
+from t0.feeding.uncached import DatasetBatches, live_source
 
 LENGTHS = {"inputs": 16, "targets": 8}
 COUNTS = {"toy_a": 60, "toy_b": 31}
@@ -87,7 +87,7 @@ def _ints(values):
 
 
 def opened(name="toy", use_cached=True, **given):
-    return opening.open_data(opening.data_spec(name, LENGTHS, use_cached=use_cached, **given))
+    return data_spec.open_data(data_spec.data_spec(name, LENGTHS, use_cached=use_cached, **given))
 
 
 def rows_of(data, count, position=None, rows=4):
@@ -96,7 +96,7 @@ def rows_of(data, count, position=None, rows=4):
 
 def test_training_data_position_restores_the_same_batches(cached):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("t0.feeding.opening.window", lambda: 6)
+        patch.setattr("t0.feeding.data_spec.window", lambda: 6)
         whole = rows_of(opened(seed=3), 40)
         for start in (1, 7, 23):
             position = json.loads(json.dumps(whole[start - 1][1]))
@@ -141,7 +141,7 @@ def test_training_data_position_outside_window_is_refused(cached):
 
 
 def test_training_data_epoch_reads_each_example_once_shuffled(cached):
-    spec = opening.data_spec("toy_a", LENGTHS, use_cached=True)
+    spec = data_spec.data_spec("toy_a", LENGTHS, use_cached=True)
     source = open_source(spec.tasks[0], spec)
     assert isinstance(source, CachedSource)
 
@@ -178,7 +178,7 @@ def test_training_data_live_records_equal_cached_records(cached, clean_registrie
         output_features=_features(),
         metric_fns=[],
     )
-    spec = opening.data_spec("toy_live", LENGTHS)
+    spec = data_spec.data_spec("toy_live", LENGTHS)
     source = live_source(seqio.TaskRegistry.get("toy_live"), spec.tasks[0], spec)
     (block,) = source.blocks(epoch=0, first=0, seed=1)
     found = [tuple(block[n]["inputs"].tolist()) for n in range(len(block))]
@@ -200,20 +200,20 @@ def test_training_data_live_float_feature_is_refused(clean_registries):
         output_features=features,
         metric_fns=[],
     )
-    spec = opening.data_spec("toy_float", LENGTHS)
+    spec = data_spec.data_spec("toy_float", LENGTHS)
     source = live_source(seqio.TaskRegistry.get("toy_float"), spec.tasks[0], spec)
     with pytest.raises(UserError, match="feature targets of toy_float is float32; expected token"):
         list(source.blocks(epoch=0, first=0, seed=None))
 
 
 def test_training_data_live_task_without_seqio_must_be_cached(cached):
-    spec = opening.data_spec("toy", LENGTHS, use_cached=False)
+    spec = data_spec.data_spec("toy", LENGTHS, use_cached=False)
     with pytest.raises(UserError, match="task toy_a is not cached: .* seqio_cache_tasks"):
         open_training_data(spec)
 
 
 def test_training_data_batches_without_tensorflow_are_equal(cached, tmp_path):
-    spec = opening.data_spec("toy", LENGTHS, use_cached=True, seed=3)
+    spec = data_spec.data_spec("toy", LENGTHS, use_cached=True, seed=3)
     assert from_json(to_json(spec), DataSpec) == spec
     (tmp_path / "spec.json").write_text(to_json(spec))
     code = f"""
@@ -254,7 +254,7 @@ def test_training_data_replaces_t5_dataset_function(cached):
         gin.clear_config()
         gin.parse_config(GIN.format(name))
         function = gin.query_parameter("run.train_dataset_fn").configurable.wrapper
-        data = opening.open_dataset_function(function, 0, **given)
+        data = data_spec.open_dataset_function(function, 0, **given)
         assert isinstance(data, TrainingData)
         found.append(rows_of(data, 2)[1][0]["inputs"].tolist())
         configs.append(gin.operative_config_str())
@@ -279,11 +279,11 @@ def test_training_data_of_other_dataset_function_resumes():
         rows = {name: [[n] * length for n in range(1, 8)] for name, length in LENGTHS.items()}
         return tf.data.Dataset.from_tensor_slices({**rows, "text": ["x"] * 7})
 
-    data = opening.open_dataset_function(own, 0, sequence_length=LENGTHS)
+    data = data_spec.open_dataset_function(own, 0, sequence_length=LENGTHS)
     assert isinstance(data, DatasetBatches)
     assert data.features == tuple(LENGTHS)
     with pytest.raises(UserError, match="comes from your own function.*no held-out examples"):
-        opening.open_split(data, "validation")
+        data_spec.open_split(data, "validation")
     whole = rows_of(data, 5)
     assert [batch["inputs"][:, 0].tolist() for batch, _ in whole[:2]] == [
         [1, 2, 3, 4],

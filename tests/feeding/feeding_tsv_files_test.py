@@ -13,8 +13,8 @@ from t5.models.mesh_transformer import tsv_dataset_fn
 
 from t0.compat import tf, tf1
 from t0.errors import UserError
-from t0.feeding.live import DatasetBatches, check_tsv_file, checked_tsv_files, elements
-from t0.feeding.opening import open_dataset_function
+from t0.feeding.data_spec import open_dataset_function
+from t0.feeding.uncached import DatasetBatches, check_tsv_file, checked_tsv_files, elements
 from t0.sources.csv_reader import tsv_records
 
 LENGTHS = {"inputs": 8, "targets": 8}

@@ -309,10 +309,10 @@ def specifications(folder: Path) -> Callable[[st.DataObject], None]:
 
 
 def _train(spec: RunSpec) -> None:
-    from t0.torch import loop, world
+    from t0.torch import processes, torch_session
 
-    with contextlib.redirect_stdout(io.StringIO()), world.join_processes("cpu") as joined:
-        loop.train(spec, joined, loop.ComputeOptions())
+    with contextlib.redirect_stdout(io.StringIO()), processes.join_processes("cpu") as joined:
+        torch_session.train(spec, joined, torch_session.ComputeOptions())
 
 
 def _read_data(spec: RunSpec) -> None:

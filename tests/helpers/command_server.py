@@ -36,7 +36,7 @@ IMPORTED_FIRST = (
     "t0.run.modes",
     "t0.run.task_evaluation",
     "t0.seqio_tasks",
-    "t0.training.loop",
+    "t0.training.mesh_session",
     "t5.models",
 )
 # What most pipelines have TensorFlow's autograph convert, half a second and more a command. A fork

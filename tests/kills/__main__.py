@@ -235,7 +235,7 @@ def _every_call(whole: Whole) -> Iterator:
 
 
 def _import_all() -> None:
-    for name in ("t0.run.command", "t0.run.modes", "t0.run.task_evaluation", "t0.training.loop",
+    for name in ("t0.run.command", "t0.run.modes", "t0.run.task_evaluation", "t0.training.mesh_session",
                  "t0.seqio_tasks", "t0.inference.jobs", "t0.caching", "t0.cli.convert",
                  "t0.checkpoints", "t0.cli.cache_tasks"):  # fmt: skip
         importlib.import_module(name)

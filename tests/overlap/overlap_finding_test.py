@@ -18,7 +18,7 @@ from t0.errors import UserError
 from t0.overlap import OverlapCriteria, OverlapSearch, find, finding, index, training_texts
 from t0.overlap.evaluation_rows import RowBatch, evaluation_sets, texts_in
 from t0.overlap.index import Index, scan, write_index
-from t0.overlap.outcome import longest_common
+from t0.overlap.overlap_counts import longest_common
 from t0.overlap.training_texts import FileJob, RowsJob, TrainingTexts, add_listed
 from t0.overlap.words import split_words, word_list
 from tests.helpers.testing import train_vocabulary, write_dataset

@@ -10,7 +10,7 @@ from t0.reports import comparison, read_report
 from t0.reports.accuracies import crossed_gap, shared_grid
 from t0.reports.comparison import legend_lines, tied_letters
 from t0.reports.evaluations import read_runs
-from t0.reports.named_runs import notes_on, read_named_runs
+from t0.reports.report_runs import notes_on, read_named_runs
 from t0.reports.statistics import RANDOM
 from tests.reports.made_up_evaluations import example_line, random_lines
 

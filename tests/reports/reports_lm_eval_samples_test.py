@@ -11,7 +11,7 @@ from t0.evaluation.results import WITH_EOS
 from t0.reports import read_report, read_runs
 from t0.reports.comparison import compare
 from t0.reports.examples import collect_examples
-from t0.reports.named_runs import notes_on, read_named_runs
+from t0.reports.report_runs import notes_on, read_named_runs
 
 RECORDED = Path(__file__).resolve().parents[1] / "fixtures" / "lm_eval"
 

@@ -1,4 +1,4 @@
-"""The rooms import upwards only; and the other rules of the tree that no single file shows."""
+"""The packages import upwards only; and the other rules of the tree that no single file shows."""
 
 import ast
 import collections
@@ -12,15 +12,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# In the order the data flows: a room imports itself and the rooms before it.
-ROOMS = (
+# In the order the data flows: a package imports itself and the packages before it.
+PACKAGES = (
     "machine",
     "errors",
     "absent_classes",
     "text_tables",
     "progress",
     "compat",
-    "processes",
+    "child_processes",
     "files",
     "config",
     "prompts",
@@ -50,7 +50,7 @@ ONLY = {
     "torch": {
         *(
             "machine",
-            "processes",
+            "child_processes",
             "errors",
             "files",
             "config",
@@ -80,8 +80,8 @@ SETTINGS = tuple(
 # longer than this hides two ideas.
 LONGEST_FILE_LINES = 800
 LONGEST_FUNCTION_LINES = 90
-# More rooms with a file of one name make the name say nothing: there were five plan.py.
-MOST_ROOMS_OF_A_FILE_NAME = 2
+# More packages with a file of one name make the name say nothing: there were five plan.py.
+MOST_PACKAGES_OF_A_FILE_NAME = 2
 
 SOURCES = sorted([*ROOT.glob("t0/**/*.py"), *ROOT.glob("seqio_tasks/**/*.py")])
 ALL_PYTHON = sorted(
@@ -98,17 +98,21 @@ def _tree(path):
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def room_of(module):
-    """The room of a dotted name: t0.sources.folders -> sources; None outside this project."""
+def package_of(module):
+    """The package of a dotted name: t0.sources.folders -> sources; None outside this project."""
     top, _, rest = module.partition(".")
     if top == "seqio_tasks":
         return "seqio_tasks"
     if top != "t0" or not rest:
         return None
-    room = rest.partition(".")[0]
-    # `from t0 import __version__` names no room; a folder or module not listed is a mistake.
-    known = room in ROOMS or (ROOT / "t0" / room).is_dir() or (ROOT / "t0" / f"{room}.py").is_file()
-    return room if known else None
+    package = rest.partition(".")[0]
+    # `from t0 import __version__` names no package; a folder or module not listed is a mistake.
+    known = (
+        package in PACKAGES
+        or (ROOT / "t0" / package).is_dir()
+        or (ROOT / "t0" / f"{package}.py").is_file()
+    )
+    return package if known else None
 
 
 @functools.cache
@@ -139,33 +143,33 @@ def last_name(function):
     return getattr(function, "attr", None) or getattr(function, "id", None)
 
 
-def allowed_rooms(path):
-    """The rooms that a file may import."""
+def allowed_packages(path):
+    """The packages that a file may import."""
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     if module == "t0":
         return set()
     # The entry point of a package's command is a part of the commands.
-    room = "cli" if path.name == "__main__.py" else room_of(module)
-    assert room in ROOMS, f"{_name(path)} stands in no room of {ROOMS}"
-    return ONLY.get(room, set(ROOMS[: ROOMS.index(room) + 1]))
+    package = "cli" if path.name == "__main__.py" else package_of(module)
+    assert package in PACKAGES, f"{_name(path)} stands in no package of {PACKAGES}"
+    return ONLY.get(package, set(PACKAGES[: PACKAGES.index(package) + 1]))
 
 
-def test_layering_rooms_import_only_earlier_rooms():
-    allowed = {path: allowed_rooms(path) | {None} for path in SOURCES}
+def test_layering_packages_import_only_earlier_rooms():
+    allowed = {path: allowed_packages(path) | {None} for path in SOURCES}
     wrong = [
         f"{_name(path)}:{line} imports {name}"
         for path in SOURCES
         for line, name in imported(_tree(path))
-        if room_of(name) not in allowed[path]
+        if package_of(name) not in allowed[path]
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_layering_light_rooms_never_import_tensorflow():
+def test_layering_light_packages_never_import_tensorflow():
     wrong = [
         f"{_name(path)}:{line} imports {name}"
-        for room in WITHOUT_TENSORFLOW
-        for path in (ROOT / "t0" / room).rglob("*.py")
+        for package in WITHOUT_TENSORFLOW
+        for path in (ROOT / "t0" / package).rglob("*.py")
         for line, name in imported(_tree(path))
         if name.startswith("t0.compat")
     ]
@@ -187,8 +191,8 @@ def test_layering_other_packages_are_imported_through_compat():
 def test_layering_checker_finds_imports():
     lines = "import t0.mesh.plan\ndef f():\n  from t0 import tasks\n  import_module('t0.cli.x')"
     tree = ast.parse(lines)
-    assert {room_of(name) for _, name in imported(tree)} == {"mesh", "tasks", "cli"}
-    assert room_of("t0.__version__") is None
+    assert {package_of(name) for _, name in imported(tree)} == {"mesh", "tasks", "cli"}
+    assert package_of("t0.__version__") is None
 
 
 def foreign_names(tree):
@@ -199,7 +203,7 @@ def foreign_names(tree):
             module = getattr(node, "module", "") or ""
             for alias in node.names:
                 origin = module or alias.name
-                if origin == "t0.compat" or room_of(origin) is None and origin != "t0":
+                if origin == "t0.compat" or package_of(origin) is None and origin != "t0":
                     names.add(alias.asname or alias.name.partition(".")[0])
     aliases = [node for node in nodes(tree) if isinstance(node, ast.Assign)]
     while found := [
@@ -346,11 +350,13 @@ def test_style_functions_are_short():
 
 
 def test_layering_no_file_name_is_in_three_rooms():
-    rooms = collections.defaultdict(set)
+    packages = collections.defaultdict(set)
     for path in (ROOT / "t0").glob("*/**/*.py"):
-        rooms[path.name].add(path.relative_to(ROOT / "t0").parts[0])
-    del rooms["__init__.py"]
-    many = {name: found for name, found in rooms.items() if len(found) > MOST_ROOMS_OF_A_FILE_NAME}
+        packages[path.name].add(path.relative_to(ROOT / "t0").parts[0])
+    del packages["__init__.py"]
+    many = {
+        name: found for name, found in packages.items() if len(found) > MOST_PACKAGES_OF_A_FILE_NAME
+    }
     assert not many
 
 
@@ -384,7 +390,7 @@ SHARED_WITH_OTHER_ENGINES = (
     *("t0.checkpoints.checkpoint_files", "t0.checkpoints.conversion"),
     *("t0.checkpoints.hugging_face", "t0.checkpoints.mtf", "t0.checkpoints.torch_shards"),
     *("t0.training.model_directory", "t0.training.recorder", "t0.training.resume_file"),
-    "t0.training.stepping",
+    "t0.training.loop",
     *("t0.evaluation.merging", "t0.evaluation.ranking", "t0.evaluation.records"),
 )
 
@@ -464,7 +470,7 @@ OTHER_OPENERS = {
     "read_table": "",
     "GFile": "files/paths tasks/vocabulary",
     "TFRecordDataset": "feeding/batch_stream",
-    "TextLineDataset": "feeding/live",
+    "TextLineDataset": "feeding/uncached",
 }
 
 
@@ -473,7 +479,7 @@ def test_other_python_processes_do_not_search_the_working_directory():
     for path in SOURCES:
         text = path.read_text()
         found += [path.stem for word in ("get_context(", "[sys.executable") if word in text]
-    assert set(found) == {"processes"}
+    assert set(found) == {"child_processes"}
 
 
 def _way_of_opening(call):

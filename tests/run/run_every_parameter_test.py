@@ -20,8 +20,8 @@ from t0.config.flags import GIN_MODES
 from t0.config.plain_values import parameters_of
 from t0.errors import UserError
 from t0.evaluation import settings as evaluation_settings
-from t0.feeding import opening
-from t0.run import configure, mesh_settings, modes, specify, task_evaluation
+from t0.feeding import data_spec
+from t0.run import configure, mesh_settings, modes, spec_from_gin, task_evaluation
 from t0.run.configured_run import ConfiguredRun
 from t0.run.parsed_run import ParsedRun
 from t0.torch import schedules
@@ -132,7 +132,7 @@ def test_gin_optimizer_or_schedule_is_read_only_in_training(selector):
     assert parse.find_unread_params(parsed, "train") == []
     assert len(parse.find_unread_params(parsed, "infer")) == 1
     # The PyTorch engine reads the parameters of the specification.
-    configured = specify.configured(f"run.{kind}")
+    configured = spec_from_gin.configured(f"run.{kind}")
     assert configured.parameters[parameter] == 2
     if kind != "optimizer":
         assert callable(schedules.schedule(configured, 10))
@@ -176,7 +176,7 @@ def test_activation_dtype_of_other_types_is_refused(binding, mode, message):
 # Function of Mesh TensorFlow or T5 that one of our modes replaces -> the parameters that our code
 # reads.
 FIELDS = {field.name for field in dataclasses.fields(graph.TrainingSpec)}
-DATA = set(inspect.signature(opening.data_spec).parameters)
+DATA = set(inspect.signature(data_spec.data_spec).parameters)
 APPLIED = {
     "run": FIELDS - {"outer_batch_size", "init_variable_filter", "model_info_file"},
     "tpu_estimator_model_fn": {*graph._OF_MODEL_FN},
@@ -194,14 +194,14 @@ READERS = {
         "eval_summary_dir": ("evaluation/ranking.py", 'arguments["eval_summary_dir"]'),
         "eval_dir_suffix": ("evaluation/ranking.py", 'arguments["eval_dir_suffix"]'),
         "mode": ("run/parsed_run.py", 'bound("run.mode"'),
-        "train_steps": ("run/arguments.py", 'arguments["train_steps"]'),
-        "total_run_steps": ("run/arguments.py", 'arguments["total_run_steps"]'),
+        "train_steps": ("run/run_arguments.py", 'arguments["train_steps"]'),
+        "total_run_steps": ("run/run_arguments.py", 'arguments["total_run_steps"]'),
         "train_model_fn": ("run/mesh_modes.py", 'bound("run.train_model_fn")'),
         "predict_fn": ("run/evaluation_checks.py", 'bound("run.predict_fn")'),
     },
     "serialize_num_microbatches": {
         "tokens_per_microbatch_per_replica": (
-            "run/specify.py",
+            "run/spec_from_gin.py",
             "mesh_utils.serialize_num_microbatches(",
         )
     },
@@ -214,7 +214,7 @@ READERS = {
     "should_load_variable": {
         "filter_fn": ("training/checkpointing.py", "mesh_utils.should_load_variable(name)")
     },
-    "auto_train_steps": {"train_tokens": ("run/arguments.py", "steps(batch, lengths)")},
+    "auto_train_steps": {"train_tokens": ("run/run_arguments.py", "steps(batch, lengths)")},
 }
 # Parameters of `run` that only Mesh TensorFlow's own modes read.
 OF_MESH_MODES = {"perplexity_eval_steps", "export_checkpoint_step", "export_path"}
@@ -312,17 +312,17 @@ def test_unread_mesh_parameters_of_files_defaults_and_other_code_are_not_named()
 )
 def test_training_settings_that_torch_cannot_read_are_refused(binding, ensemble, said):
     parse.parse([], ["run.train_steps = 5"])
-    specify._refuse_unread({"ensemble_inputs": None})
+    spec_from_gin._refuse_unread({"ensemble_inputs": None})
     gin.clear_config()
     parse.parse([], [binding])
     with pytest.raises(UserError, match=said):
-        specify._refuse_unread({"ensemble_inputs": ensemble})
+        spec_from_gin._refuse_unread({"ensemble_inputs": ensemble})
 
 
 def test_function_that_scores_is_refused_by_torch_and_in_mode_eval(monkeypatch):
     parse.parse([], ["run.predict_fn = 'f'"])
     with pytest.raises(UserError, match="run.predict_fn is a function of TensorFlow"):
-        specify._evaluation_fields("score_eval", {}, None, (None, None))
+        spec_from_gin._evaluation_fields("score_eval", {}, None, (None, None))
     called = []
     monkeypatch.setattr(mesh_utils, "run", lambda **given: called.append(given))
     task_evaluation.score_eval(ConfiguredRun("score_eval", {"model_dir": "/m"}))

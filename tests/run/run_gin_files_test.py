@@ -6,7 +6,7 @@ from pathlib import Path
 import gin
 import pytest
 
-from t0.config import gin_files, listing, parse
+from t0.config import dry_run, gin_files, parse
 from t0.config.bindings import bound, macro_defined
 from t0.errors import UserError
 
@@ -174,7 +174,7 @@ def test_gin_file_of_resolved_configuration_parses_to_the_same(tmp_path):
     parsed = parse.parse(files, written(REQUIRED["finetune"]))
     parse.check_required(parsed)
     given = {"train_loop.seed": (3, "--seed"), "run.mesh_shape": ("", "this machine")}
-    text = listing.text(parsed, given)
+    text = dry_run.text(parsed, given)
     lines = text.splitlines()
     assert "TRAIN_STEPS = 7  # the command line" in lines
     assert "train_loop.seed = 3  # --seed" in lines

@@ -11,9 +11,9 @@ from t0.config.flags import GIN_MODES
 from t0.errors import UserError
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
-from t0.run import arguments, mesh_modes, modes
+from t0.run import mesh_modes, modes, run_arguments
 from t0.run.modes import ConfiguredRun
-from t0.training import loop
+from t0.training import mesh_session
 from tests.checkpoints.tiny_checkpoints import write_mtf
 
 LENGTHS = {"inputs": 64, "targets": 8}
@@ -64,7 +64,7 @@ def test_resume_writes_the_missing_checkpoint_file(tmp_path, capsys):
     weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
     write_mtf(tmp_path, weights, step=5)
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    loop.train(spec, None, train_steps=5)
+    mesh_session.train(spec, None, train_steps=5)
     said = capsys.readouterr().out
     assert f"checkpoint is missing: resuming from {tmp_path}/model.ckpt-5, the newest" in said
     assert "nothing to train" in said
@@ -76,16 +76,16 @@ def test_finished_run_without_recorded_prompts_records_them(tmp_path, monkeypatc
     template = Template("say", "{{text}} ||| {{label}}", None, "", True, True, (), "say")
     prompts = (RecordedPrompt("reviews_say", "reviews", False, template),)
     monkeypatch.setattr(
-        loop.checkpointing,
+        mesh_session.checkpointing,
         "prompts_of_mixture",
         lambda mixture, lengths: ModelPrompts(lengths, "/v.model", prompts),
     )
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    loop.train(spec, None, train_steps=5)
+    mesh_session.train(spec, None, train_steps=5)
     file = tmp_path / "prompts.json"
     assert read_model_prompts(str(tmp_path)).lengths == LENGTHS
     file.write_text("the prompts of the training")
-    loop.train(spec, None, train_steps=5)
+    mesh_session.train(spec, None, train_steps=5)
     assert file.read_text() == "the prompts of the training"
 
 
@@ -116,7 +116,7 @@ def test_run_arguments_read_from_gin_match_run_signature(empty_gin):
         "run.learning_rate_schedule = @constant_learning_rate\nrun.mode = 'score_eval'\n"
         "run.ensemble_inputs = 3"
     )
-    found = arguments.read(ARGUMENTS)
+    found = run_arguments.read(ARGUMENTS)
     assert found.keys() == inspect.signature(mesh_utils.run).parameters.keys()
     assert (found["batch_size"], found["train_steps"]) == (6, 9)
     assert found["ensemble_inputs"] is None  # of training alone

@@ -13,7 +13,12 @@ from tests.helpers.command_server import CommandServer
 ROOT = Path(__file__).resolve().parents[2]
 
 # What our engine imports in any case.
-IMPORTED = ("t0.cli.torch_run", "t0.torch.loop", "t0.torch.evaluation", "t0.torch.world")
+IMPORTED = (
+    "t0.cli.torch_run",
+    "t0.torch.torch_session",
+    "t0.torch.evaluation",
+    "t0.torch.processes",
+)
 IMPORTED_WITH_TRANSFORMERS = (
     "t0.run.model_api",
     "t0.run.transformers_evaluation",

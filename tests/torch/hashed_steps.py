@@ -30,7 +30,7 @@ def hash_steps(engine):
 
 def train_mesh():
     from t0.cli.mesh_transformer import console_entry_point
-    from t0.training.loop import _Session
+    from t0.training.mesh_session import _Session
 
     hash_steps(_Session)
     return console_entry_point()
@@ -48,7 +48,7 @@ def rehearse():
 
 if __name__ == "__main__":
     from t0.cli.torch_run import console_entry_point
-    from t0.torch.loop import TorchEngine
+    from t0.torch.torch_session import TorchEngine
 
     hash_steps(TorchEngine)
     console_entry_point()

@@ -176,7 +176,7 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
     """Replayed steps run here without a GPU, and so without graphs."""
     from t0.config.model_spec import Dropout, T5Spec
     from t0.config.specification import AdapterSpec
-    from t0.torch import adapters, optimizers, replayed, sharding, world
+    from t0.torch import adapters, cuda_graphs, optimizers, processes, sharding
     from t0.torch import checkpointing as engine_weights
     from t0.torch.model import move_to_device
     from tests.checkpoints.tiny_checkpoints import V11
@@ -189,14 +189,14 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
     parameters |= {"beta_1": 0.9, "beta_2": 0.99, "offset": 0, "rms_clipping_threshold": None}
     parameters |= {"multiply_by_parameter_scale": False, "exclude_from_weight_decay": ()}
     found = []
-    with world.join_processes("cpu") as joined:
+    with processes.join_processes("cpu") as joined:
         for replays in (False, True):
             model = sharding.sharded(spec, joined, activations=torch.bfloat16, adapter=adapter)
             trained = sharding.trained_weights(model, None)
             local = sharding.unsharded(spec, adapter=adapter).to(torch.bfloat16)
             local = local.to_empty(device="cpu")
             if replays:
-                trained = replayed.use_gradients_of(local, model, trained, microbatches=1)
+                trained = cuda_graphs.use_gradients_of(local, model, trained, microbatches=1)
             optimizer = optimizers.AdamW(
                 trained, joined.all_reduce_sum, optimizers.AdamWParameters(**parameters)
             )
@@ -204,7 +204,7 @@ def test_adapter_steps_as_cuda_graphs_share_the_frozen_weights(method):
             engine_weights.fill_adapter(model, 0, joined)
             before = {n: x.clone() for n, x in sharding.names_and_parameters(model).items()}
             if replays:
-                steps = replayed.ReplayedSteps(
+                steps = cuda_graphs.ReplayedSteps(
                     model, local, optimizer, denominator=32.0, clip_norm=None
                 )
                 for step in range(2):

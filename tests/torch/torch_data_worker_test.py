@@ -35,7 +35,7 @@ compat.apply()
 name, module, folder, lengths, rows, batches = json.loads(sys.argv[1])
 importlib.import_module(module)
 from t0.config.plain_data import to_json
-from t0.feeding.opening import data_spec, open_data
+from t0.feeding.data_spec import data_spec, open_data
 spec = dataclasses.replace(data_spec(name, lengths, seed=7), window_rows=9)
 open(f"{folder}/spec.json", "w").write(to_json(spec))
 made = itertools.islice(open_data(spec).batches(rows), batches)

@@ -23,10 +23,10 @@ import torch_runs  # noqa: E402
 
 from t0.config.model_spec import Dropout, require_t5  # noqa: E402
 from t0.evaluation.model import DecodingMethod  # noqa: E402
-from t0.torch import evaluation, loop, world  # noqa: E402
-from t0.torch.decoding import TorchGenerator  # noqa: E402
+from t0.torch import evaluation, processes, torch_session  # noqa: E402
+from t0.torch.generator import TorchGenerator  # noqa: E402
 from t0.torch.model import KERNELS, T5, move_to_device  # noqa: E402
-from t0.training.stepping import LoopOptions  # noqa: E402
+from t0.training.loop import LoopOptions  # noqa: E402
 
 LENGTHS = {"inputs": 150, "targets": 24}  # distances go beyond the largest bucket
 ROWS = 4
@@ -122,12 +122,12 @@ def test_attention_kernels_on_gpu_equal_cpu_gradients(kernel, name, exact):
 
 def engine(joined, folder="", name="float32", **settings):
     parts = settings.pop("microbatches", 1)
-    made = loop.TorchEngine(
+    made = torch_session.TorchEngine(
         dataclasses.replace(spec_of(folder, parts)),
         LoopOptions(train_steps=100),
         None,
         joined,
-        loop.ComputeOptions(getattr(torch, name), **settings),
+        torch_session.ComputeOptions(getattr(torch, name), **settings),
     )
     made.fill_at_random()
     return made
@@ -135,7 +135,7 @@ def engine(joined, folder="", name="float32", **settings):
 
 def losses(place, steps=4, **given):
     """The losses of steps without dropout, by an engine of its own."""
-    with world.join_processes(place) as joined:
+    with processes.join_processes(place) as joined:
         made = engine(joined, **given)
         for model in (made.model, made._replayed and made._replayed._local):
             for module in model.modules() if model else ():
@@ -173,7 +173,7 @@ def test_compiled_training_step_losses_equal_cpu(exact_losses):
 
 def saved(folder, place="cpu", name="float32"):
     """Writes the checkpoint of step 2; returns what step 3 has."""
-    with world.join_processes(place) as joined:
+    with processes.join_processes(place) as joined:
         made = engine(joined, folder, name)
         for step in range(2):
             made.take(batch(step))
@@ -185,7 +185,7 @@ def saved(folder, place="cpu", name="float32"):
 @pytest.mark.parametrize("name", TOLERANCES)
 def test_resume_on_device_gives_the_same_next_loss(place, name, tmp_path):
     expected = saved(tmp_path, place, name)
-    with world.join_processes(place) as joined:
+    with processes.join_processes(place) as joined:
         made = engine(joined, tmp_path, name)
         made.checkpoints.restore(2)
         made._step = 2
@@ -206,7 +206,7 @@ def likelihoods(place, name, checkpoint):
     draw = np.random.default_rng(1)
     inputs, targets = draw.integers(2, 30000, (3, 90)), draw.integers(2, 30000, (3, 4, 11))
     targets[0, 1, 5:] = targets[2, 3] = 0
-    with world.join_processes(place) as joined:
+    with processes.join_processes(place) as joined:
         scorer = evaluation.ShardedScorer(model_spec(), joined, getattr(torch, name))
         scorer.restore(checkpoint)
         return scorer.log_likelihoods(inputs.astype(np.int32), targets.astype(np.int32))

@@ -12,8 +12,8 @@ pytest.importorskip("tokenizers")
 
 from t0.errors import UserError  # noqa: E402
 from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.processes import World  # noqa: E402
 from t0.torch.transformers_model import TransformersModel  # noqa: E402
-from t0.torch.world import World  # noqa: E402
 from tests.torch import tiny_transformers as tiny  # noqa: E402
 
 WORLD = World(0, 1, torch.device("cpu"))

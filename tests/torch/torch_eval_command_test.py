@@ -98,7 +98,7 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
     """TensorFlow's choice for this machine's CPU does not count."""
     import torch
 
-    from t0.checkpoints.described import Described
+    from t0.checkpoints.prepared_checkpoint import Described
     from t0.compat import seqio
     from t0.run.whole_evaluation import WholeEvaluation, flag_values
     from t0.tasks.recipe_tasks import t5_features

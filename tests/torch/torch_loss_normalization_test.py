@@ -12,7 +12,7 @@ from tests.torch.torch_training_test import MICROBATCHES, begun, whole
 torch = pytest.importorskip("torch")
 
 from t0.torch.model import SUM_NAMES, sums  # noqa: E402
-from t0.training.stepping import LOSS_WEIGHTS, add_loss_weights  # noqa: E402
+from t0.training.loop import LOSS_WEIGHTS, add_loss_weights  # noqa: E402
 
 PER_SEQUENCE = [
     "--gin_param=train_loop.loss_average = 'sequences'",

@@ -170,8 +170,8 @@ def test_resume_moves_a_run_between_engines_and_back(world, tmp_path, run, slots
 @pytest.mark.parametrize("flag", ["export_mtf", "export_hf"])
 def test_training_checks_export_folder_before_the_first_step(world, tmp_path, flag):
     from t0.config.specification import RunSpec, from_json
-    from t0.torch.loop import ComputeOptions, train
-    from t0.torch.world import World, find_device
+    from t0.torch.processes import World, find_device
+    from t0.torch.torch_session import ComputeOptions, train
 
     spec = from_json(world.specified(tmp_path / "model", 1).read_text(), RunSpec)
     (tmp_path / "full").mkdir()
@@ -373,13 +373,13 @@ def test_training_unsupported_settings_are_refused_before_start(world, tmp_path,
     import torch
 
     from t0.config.specification import RunSpec, from_json
-    from t0.torch import loop
-    from t0.torch.world import World
+    from t0.torch import torch_session
+    from t0.torch.processes import World
 
     spec = from_json(world.specified(tmp_path / "model", 30, **changes).read_text(), RunSpec)
     second = World(1, 2, torch.device("cpu"))  # of two processes; it waits for no other before
     with pytest.raises(UserError, match=re.escape(said)):
-        loop.train(spec, second, loop.ComputeOptions())
+        torch_session.train(spec, second, torch_session.ComputeOptions())
 
 
 def test_training_on_uncached_tasks_names_caching_command(world, tmp_path):

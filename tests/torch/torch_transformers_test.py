@@ -16,12 +16,12 @@ transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from t0.checkpoints import look_alikes  # noqa: E402
+from t0.checkpoints import other_folders  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch import pretrained_folder, tokenizer_check  # noqa: E402
 from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
+from t0.torch.processes import World  # noqa: E402
 from t0.torch.transformers_model import JOINS, TransformersModel  # noqa: E402
-from t0.torch.world import World  # noqa: E402
 from tests.torch import tiny_transformers as tiny  # noqa: E402
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -78,7 +78,7 @@ def test_transformers_batched_log_likelihoods_equal_single_texts(folders, kind):
 
 
 def test_transformers_join_flag_offers_every_join():
-    assert tuple(JOINS) == look_alikes.JOINS
+    assert tuple(JOINS) == other_folders.JOINS
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

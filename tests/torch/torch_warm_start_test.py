@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from t0.config.model_spec import Dropout, T5Spec  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.torch import checkpointing as engine_weights  # noqa: E402
-from t0.torch import optimizers, sharding, world  # noqa: E402
+from t0.torch import optimizers, processes, sharding  # noqa: E402
 from tests.checkpoints.tiny_checkpoints import V11, weights, write_mtf  # noqa: E402
 
 LACKING = "decoder/logits/kernel"
@@ -16,7 +16,7 @@ LACKING = "decoder/logits/kernel"
 @pytest.fixture(scope="module")
 def model():
     spec = T5Spec(V11, "gelu", Dropout(), label_smoothing=0.0, z_loss=0.0, loss_denominator=None)
-    with world.join_processes("cpu") as joined:
+    with processes.join_processes("cpu") as joined:
         yield sharding.sharded(spec, joined, activations=torch.float32), joined
 
 

@@ -7,9 +7,9 @@ from t0 import compat
 compat.apply()
 
 from t0.rehearsal.virtual_pod import disable_graph_rewrites  # noqa: E402
-from t0.training import loop  # noqa: E402
+from t0.training import mesh_session  # noqa: E402
 
-SESSION_CONFIG = loop.session_config
+SESSION_CONFIG = mesh_session.session_config
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +25,13 @@ def graphs_run_as_written(monkeypatch):
     """
 
     monkeypatch.setattr(
-        loop, "session_config", lambda devices: disable_graph_rewrites(SESSION_CONFIG(devices))
+        mesh_session,
+        "session_config",
+        lambda devices: disable_graph_rewrites(SESSION_CONFIG(devices)),
     )
 
 
 @pytest.fixture
 def as_in_commands(graphs_run_as_written, monkeypatch):
     """For tests of the last bit: as written, some sums are in no fixed order."""
-    monkeypatch.setattr(loop, "session_config", SESSION_CONFIG)
+    monkeypatch.setattr(mesh_session, "session_config", SESSION_CONFIG)

@@ -6,7 +6,7 @@ import pytest
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.training import graph, losses
-from t0.training.stepping import LOSS_WEIGHTS, LoopOptions, add_loss_weights
+from t0.training.loop import LOSS_WEIGHTS, LoopOptions, add_loss_weights
 from tests.training import tiny_training as tiny
 
 TARGETS = np.array([[5, 6, 1, 0], [7, 1, 8, 1], [0, 0, 0, 0]], np.int32)

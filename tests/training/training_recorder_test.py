@@ -11,8 +11,8 @@ from t0.feeding.mixing import TaskShare
 from t0.feeding.training_data import Filling
 from t0.training import recorder
 from t0.training.estimator import TrainingHook
+from t0.training.loop import TimeLimit
 from t0.training.recorder import Recorder, RunSize
-from t0.training.stepping import TimeLimit
 
 import tensorflow.compat.v1 as tf  # isort: skip (after t0, which quietens it)
 

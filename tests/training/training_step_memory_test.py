@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.rehearsal.virtual_pod import disable_graph_rewrites
-from t0.training import loop
+from t0.training import mesh_session
 from t0.training.graph import build
 from tests.training import tiny_training as tiny
 
@@ -39,7 +39,7 @@ def test_step_memory_estimate_is_near_tensorflow_allocation(model, lengths):
     spec = dataclasses.replace(spec, sequence_length=lengths)
     bind_gather_embedding(spec.mesh_shape, spec.layout_rules)
     graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
-    (line,) = loop.memory_lines(spec, graph, 4)
+    (line,) = mesh_session.memory_lines(spec, graph, 4)
     size, unit = re.search(r"gradients and activations ([\d.]+) (MiB|GiB)", line).groups()
     expected = float(size) * 2 ** {"MiB": 20, "GiB": 30}[unit]
     config = disable_graph_rewrites(tf.ConfigProto(inter_op_parallelism_threads=1))
@@ -61,8 +61,8 @@ def test_step_memory_estimate_is_near_tensorflow_allocation(model, lengths):
 def test_step_memory_of_another_model_is_not_estimated(monkeypatch):
     spec = tiny.training_spec(params=SIZES)
     graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
-    assert loop.memory_lines(spec, graph, 4)
+    assert mesh_session.memory_lines(spec, graph, 4)
     stack = SimpleNamespace(layer_stack=SimpleNamespace(_layers=[SimpleNamespace()]))
     for model in (SimpleNamespace(encoder=None), SimpleNamespace(encoder=stack, decoder=stack)):
-        monkeypatch.setattr(loop, "build_model", lambda spec, model=model: model)
-        assert loop.memory_lines(spec, graph, 4) == []
+        monkeypatch.setattr(mesh_session, "build_model", lambda spec, model=model: model)
+        assert mesh_session.memory_lines(spec, graph, 4) == []

@@ -38,9 +38,9 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from t0.config.model_spec import require_t5  # noqa: E402
 from t0.evaluation.model import DecodingMethod  # noqa: E402
-from t0.torch import decoding, evaluation, loop, model, sharding  # noqa: E402
-from t0.torch.world import World  # noqa: E402
-from t0.training.stepping import LoopOptions  # noqa: E402
+from t0.torch import evaluation, generator, model, sharding, torch_session  # noqa: E402
+from t0.torch.processes import World  # noqa: E402
+from t0.training.loop import LoopOptions  # noqa: E402
 
 GPU = torch.device("cuda", 0)
 LENGTHS = {"inputs": 1024, "targets": 256}
@@ -190,9 +190,9 @@ def train(case, world):
     parts = case.microbatches * world.size
     spec = torch_runs.run(case.size, rows=rows, lengths=case.lengths, microbatches=parts)
     switches = {"recompute": case.recompute, "keep_gathered": case.keep}
-    compute = loop.ComputeOptions(torch.bfloat16, **switches, replays=False)
-    loop.choose_kernel = lambda *args: (case.kernel, [])
-    engine = loop.TorchEngine(spec, LoopOptions(train_steps=9), None, world, compute)
+    compute = torch_session.ComputeOptions(torch.bfloat16, **switches, replays=False)
+    torch_session.choose_kernel = lambda *args: (case.kernel, [])
+    engine = torch_session.TorchEngine(spec, LoopOptions(train_steps=9), None, world, compute)
     batch = {name: np.ones((rows, length), np.int32) for name, length in case.lengths.items()}
     engine.take(batch)
     yield
@@ -217,12 +217,12 @@ def rank(case, world):
 def decode(case, world):
     """Decodes 16 tokens for each input."""
     spec = require_t5(torch_runs.run(case.size, rows=1, lengths=LENGTHS).model)
-    generator = decoding.TorchGenerator(spec, world.device, torch.bfloat16, DecodingMethod())
-    sharding.T5, decoding.checkpointing.load = build_narrow, lambda *args: 0
-    generator.restore("")
+    model = generator.TorchGenerator(spec, world.device, torch.bfloat16, DecodingMethod())
+    sharding.T5, generator.checkpointing.load = build_narrow, lambda *args: 0
+    model.restore("")
     yield
     draws, limits = np.zeros((case.rows, 16), np.float32), np.full(case.rows, 16)
-    generator.generate(np.ones((case.rows, 256), np.int64), limits, draws)
+    model.generate(np.ones((case.rows, 256), np.int64), limits, draws)
     yield {}
 
 

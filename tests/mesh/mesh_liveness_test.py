@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from t0.mesh.liveness import peak_memory
 from t0.mesh.lowering import CoreProgram, ProgramStep, ProgramValue
-from t0.mesh.memory import peak_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,7 +22,7 @@ import re
 import sys
 from pathlib import Path
 
-from t0.checkpoints import conversion, look_alikes, operative_config, tokenizer
+from t0.checkpoints import conversion, operative_config, other_folders, tokenizer
 from t0.checkpoints.formats import BFLOAT16, CheckpointSource
 from t0.errors import UserError, describe_remote
 from t0.files import publishing
@@ -67,9 +67,9 @@ def locate(path: str) -> tuple[str, str]:
     if is_hub_name(path):
         print(f"{path} is not a path here: looking for it on the Hugging Face hub", file=sys.stderr)
         folder, source = fetch(path)
-        look_alikes.check(any_path(folder))
+        other_folders.check(any_path(folder))
         return folder, source
-    look_alikes.check(any_path(path))
+    other_folders.check(any_path(path))
     return path, str(Path(path).absolute()) if "://" not in path else path
 
 

@@ -4,7 +4,7 @@
 
 `train` fills the weights from the newest checkpoint in the model directory, which either engine may
 have written. If the directory has no checkpoint, the weights are filled from the initial checkpoint
-or at random. Both engines share the loop over steps, `t0.training.stepping.Stepping`; `TorchEngine`
+or at random. Both engines share the loop over steps, `t0.training.loop.Stepping`; `TorchEngine`
 computes each step. A resumed run continues with the same next batch, even with a different number
 of processes.
 """
@@ -28,16 +28,14 @@ from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
 from t0.files.any_path import any_path
-from t0.torch import adapters, checkpointing, data_worker, memory, optimizers, replayed, sharding
+from t0.torch import adapters, checkpointing, cuda_graphs, data_worker, memory, optimizers, sharding
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
 from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
+from t0.torch.processes import World, check_local
 from t0.torch.schedules import schedule
-from t0.torch.world import World, check_local
 from t0.training import model_directory, recorder, resume_file
-from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
-from t0.training.recorder import RunSize, validation_fields
-from t0.training.stepping import (
+from t0.training.loop import (
     NO_HELD_OUT,
     LoopOptions,
     Stepping,
@@ -45,6 +43,8 @@ from t0.training.stepping import (
     add_loss_weights,
     check_no_other_normalization,
 )
+from t0.training.model_directory import CONFIGURATION_FILE, PROMPTS_FILE, Keep
+from t0.training.recorder import RunSize, validation_fields
 
 # The maximum number of tokens in a batch, and in a window of examples that are packed together. A
 # larger number must be a mistake.
@@ -289,7 +289,7 @@ class TorchEngine:
         if self._replays(self.switches):
             local = sharding.unsharded(shape, **model_options)
             local = local.to(compute.activations).to_empty(device=world.device)
-            trained = replayed.use_gradients_of(
+            trained = cuda_graphs.use_gradients_of(
                 local, self.model, trained, microbatches=self._microbatches
             )
         self._optimizer = optimizers.build(
@@ -317,7 +317,7 @@ class TorchEngine:
             others = {"Unitransformer.loss_denominator": shape.loss_denominator}
             check_no_other_normalization({**others, "choice_losses": spec.choice_losses or None})
             self._denominator = 1.0
-        self._replayed = local and replayed.ReplayedSteps(
+        self._replayed = local and cuda_graphs.ReplayedSteps(
             self.model,
             local,
             self._optimizer,
@@ -332,7 +332,7 @@ class TorchEngine:
         # differs between batches, but the shapes of a CUDA graph are fixed.
         choices = bool(self._spec.choice_losses)
         allowed = self._compute.replays and not switches.recompute and not choices
-        return allowed and self._world.size == 1 and self._world.device.type in replayed.DEVICES
+        return allowed and self._world.size == 1 and self._world.device.type in cuda_graphs.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
         """Chooses the options that save memory but need more time.

@@ -8,7 +8,7 @@ import pytest
 
 from t0.caching import record_rows
 from t0.errors import UserError
-from t0.evaluation.examples import (
+from t0.evaluation.ranked_examples import (
     EQUAL_TOKENS,
     UNKNOWN,
     AnswerChoice,
@@ -205,7 +205,7 @@ def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
         asked.append(rows)
         return keys
 
-    monkeypatch.setattr("t0.evaluation.examples.documents_in_rows", documents_in_rows)
+    monkeypatch.setattr("t0.evaluation.ranked_examples.documents_in_rows", documents_in_rows)
     rows = ("anli", None, "dev_r1")
     facts = RankTaskFacts("made", "anli", "", [], rows)
     read = sort_records(record(i, 0, [3, 1], True) for i in range(3))
@@ -219,7 +219,7 @@ def test_documents_missing_in_records_come_from_the_rows(monkeypatch):
 
 
 def test_ids_of_examples_are_in_the_lines_of_scores(monkeypatch):
-    monkeypatch.setattr("t0.evaluation.examples.ids_in_rows", lambda *rows: ["T-1", "T-2"])
+    monkeypatch.setattr("t0.evaluation.ranked_examples.ids_in_rows", lambda *rows: ["T-1", "T-2"])
     facts = RankTaskFacts("made", "mine", "", [], ("mine", None, "validation"))
     lines = [
         score_line(example, np.zeros(1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t0 import processes
+from t0 import child_processes
 
 ROOT = Path(__file__).resolve().parents[1]
 # Modules that Python or this package imports at a process's start.
@@ -15,7 +15,7 @@ NAMES = ("multiprocessing", "signal", "pickle", "runpy", "t0", "torch", "absl", 
 SPAWNS = """
 import sys
 sys.path = [sys.argv[1], *filter(None, sys.path)]
-from t0.processes import spawn_context
+from t0.child_processes import spawn_context
 if __name__ == "__main__":
     worker = spawn_context().Process(target=print, args=("in the worker",))
     worker.start()
@@ -34,10 +34,10 @@ def hostile(tmp_path):
 
 
 def test_a_command_searches_the_working_directory_for_no_module(hostile, tmp_path):
-    command = processes.module_command("t0.cli.main", "--version")
+    command = child_processes.module_command("t0.cli.main", "--version")
     done = subprocess.run(command, cwd=hostile, capture_output=True, text=True)
     assert (done.returncode, done.stdout[:3]) == (0, "t0 "), done.stderr
-    command = processes.module_command("json.tool", "--help")
+    command = child_processes.module_command("json.tool", "--help")
     done = subprocess.run(command, cwd=hostile, capture_output=True, text=True)
     assert done.returncode == 0
     assert "usage" in done.stdout
@@ -55,7 +55,7 @@ def test_workers_search_the_working_directory_for_no_module(hostile, tmp_path):
 
 def test_the_search_path_of_an_environment_variable_is_kept(tmp_path):
     (tmp_path / "mine.py").write_text("print('mine')")
-    command = processes.module_command("mine")
+    command = child_processes.module_command("mine")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout == "mine\n", done.stderr

@@ -20,8 +20,8 @@ from t0.evaluation.model import DecodingMethod
 from t0.inference.inputs import EOS, NEVER
 from t0.torch import checkpointing
 from t0.torch.model import T5, mask
+from t0.torch.processes import World
 from t0.torch.sharding import names_and_parameters, unsharded
-from t0.torch.world import World
 
 
 class TorchGenerator:

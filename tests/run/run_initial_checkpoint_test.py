@@ -11,8 +11,8 @@ from t0.config import parse
 from t0.config.bindings import bound
 from t0.config.flags import from_values
 from t0.errors import UserError
+from t0.run import initial_checkpoint as weights_of_run
 from t0.run import mesh_modes
-from t0.run import weights as weights_of_run
 from t0.run.checkpoint_checks import check_checkpoint_vocabulary
 from t0.run.parsed_run import ParsedRun, run_mode
 from tests.checkpoints.tiny_checkpoints import (

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import distributed as dist  # noqa: E402
 
-from t0.torch import world  # noqa: E402
+from t0.torch import processes  # noqa: E402
 
 
 @pytest.fixture
@@ -32,25 +32,25 @@ def test_process_group_restart_uses_separate_keys_in_store(started):
     for number in range(2):
         started(number)
         with (
-            pytest.raises(world.UserError, match="one does not answer"),
-            world.join_processes("cpu"),
+            pytest.raises(processes.UserError, match="one does not answer"),
+            processes.join_processes("cpu"),
         ):
             raise RuntimeError("Connection closed by peer")
 
 
 def test_process_group_user_error_ends_later_restarts(started):
     started(0)
-    with pytest.raises(world.UserError), world.join_processes("cpu"):
-        raise world.UserError("no such mixture")
+    with pytest.raises(processes.UserError), processes.join_processes("cpu"):
+        raise processes.UserError("no such mixture")
     started(1)
-    with pytest.raises(SystemExit), world.join_processes("cpu"):
+    with pytest.raises(SystemExit), processes.join_processes("cpu"):
         pytest.fail("a start after a mistake")
     assert not dist.is_initialized()
 
 
 def test_process_group_of_one_process_needs_no_address(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with world.join_processes("cpu") as joined:
+    with processes.join_processes("cpu") as joined:
         joined.wait()
         assert joined.all_reduce_sum(torch.ones(2)).tolist() == [1, 1]
     assert not dist.is_initialized()
@@ -58,16 +58,18 @@ def test_process_group_of_one_process_needs_no_address(monkeypatch):
 
 def test_process_group_time_limit_of_zero_is_refused():
     with (
-        pytest.raises(world.UserError, match="expected a number above 0"),
-        world.join_processes("cpu", 0.0),
+        pytest.raises(processes.UserError, match="expected a number above 0"),
+        processes.join_processes("cpu", 0.0),
     ):
         pass
 
 
 @pytest.mark.parametrize("multiplies", [False, True])
 def test_automatic_activation_type_is_bfloat16_if_cpu_multiplies_it(monkeypatch, multiplies):
-    monkeypatch.setattr(world, "multiplies_bfloat16", lambda: multiplies)
+    monkeypatch.setattr(processes, "multiplies_bfloat16", lambda: multiplies)
     cpu = torch.device("cpu")
-    chosen = [world.choose_activation_type(name, cpu) for name in ("auto", "float32", "bfloat16")]
+    chosen = [
+        processes.choose_activation_type(name, cpu) for name in ("auto", "float32", "bfloat16")
+    ]
     automatic = torch.bfloat16 if multiplies else torch.float32
     assert chosen == [automatic, torch.float32, torch.bfloat16]

@@ -3,8 +3,8 @@
 import io
 
 from t0.caching.cache_plan import TaskSplit
-from t0.caching.outcome_table import print_outcomes
 from t0.caching.split_state import SplitOutcome
+from t0.caching.split_table import print_outcomes
 
 SPLITS = (TaskSplit("a", "train", "/a", 100), TaskSplit("b", "train", "/b", 300))
 

@@ -12,9 +12,9 @@ from t0.config.model_spec import (  # noqa: E402
     T5Spec,
 )
 from t0.evaluation.model import DecodingMethod  # noqa: E402
-from t0.torch.decoding import TorchGenerator  # noqa: E402
 from t0.torch.evaluation import ShardedScorer  # noqa: E402
-from t0.torch.world import World  # noqa: E402
+from t0.torch.generator import TorchGenerator  # noqa: E402
+from t0.torch.processes import World  # noqa: E402
 from tests.evaluation.evaluation_transformers_test import hf_model  # noqa: E402
 from tests.evaluation.tiny_models import D_FF, D_KV, D_MODEL, HEADS, write_checkpoint  # noqa: E402
 from tests.inference.tiny_generation import (  # noqa: E402

@@ -45,12 +45,11 @@ from t0.evaluation.settings import (
     refuse_shuffling,
 )
 from t0.evaluation.task_records import rank_task_facts
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.inference import jobs
 from t0.inference.predictions import PredictionJob
 from t0.mesh import t5_model
-from t0.run import arguments as run_arguments
-from t0.run import run_records
+from t0.run import run_arguments, run_records
 from t0.run.data_checks import DATASET_FUNCTIONS
 
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
@@ -101,11 +100,13 @@ def run_spec(
         keep_checkpoint_max=arguments["keep_checkpoint_max"],
         keep_checkpoints=parameters_of("t0.keep_checkpoints") if trains else {},
         training=parameters_of("t0.train_loop") if trains else {},
-        choice_losses=read_value(vars(opening.ChoiceLosses()), ChoiceLosses, "choice_losses")
+        choice_losses=read_value(vars(data_spec.ChoiceLosses()), ChoiceLosses, "choice_losses")
         if trains
         else ChoiceLosses(),
         data=data,
-        validation=opening.split_spec(data, "validation", bound("t0.train_loop.validation_mixture"))
+        validation=data_spec.split_spec(
+            data, "validation", bound("t0.train_loop.validation_mixture")
+        )
         if validates
         else None,
         adapter=configured_adapter() if trains else None,
@@ -213,7 +214,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
         return None
     lengths, split = arguments["sequence_length"], arguments["dataset_split"]
     if mode == "train":
-        data = opening.open_dataset_function(
+        data = data_spec.open_dataset_function(
             arguments["train_dataset_fn"],
             _seed(mode),
             sequence_length=lengths,
@@ -227,7 +228,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
                 "binds, and a mixture that is drawn by rates. Train without --engine=torch"
             )
         return data.spec
-    data = opening.data_spec(
+    data = data_spec.data_spec(
         bound(f"{function}.mixture_or_task_name"),
         lengths or {},
         dataset_split=split,
@@ -239,7 +240,7 @@ def _data_spec(mode: str, arguments: Mapping[str, Any]) -> DataSpec | None:
     chosen = EvaluationSettings().tasks if mode in ("eval", "score_eval") else ()
     if chosen:
         tasks = tuple(
-            opening.task_spec(
+            data_spec.task_spec(
                 seqio.TaskRegistry.get(name), split, lengths or {}, use_cached=data.use_cached
             )
             for name in chosen
@@ -320,7 +321,7 @@ def _infer_spec(
         jobs.make_jobs(settings, arguments) if settings.configured else jobs.make_t5_jobs(arguments)
     )
     named = bound("t0.infer.mixture_or_task_name")
-    feature = opening.known_mixture(named).output_features.get("inputs") if named else None
+    feature = data_spec.known_mixture(named).output_features.get("inputs") if named else None
     vocabulary = feature.vocabulary if feature else vocabularies[0]
     return InferSpec(
         checkpoint=checkpoint,
@@ -371,7 +372,7 @@ def _job_spec(
     origin = dict(job.examples.origin)
     task, use_cached = origin.pop("task", None), origin.pop("use_cached", False)
     split = origin.pop("split", "")
-    spec = task and opening.task_spec(
+    spec = task and data_spec.task_spec(
         seqio.TaskRegistry.get(task), split, lengths, use_cached=use_cached
     )
     if spec:

@@ -3,7 +3,7 @@
 import pytest
 
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.tasks.recipe_tasks import TEXT, TEXTS, RecordSource
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
@@ -38,7 +38,7 @@ def tasks(clean_registries):
 
 
 def told(name):
-    return list(opening.notes(name, "train"))
+    return list(data_spec.notes(name, "train"))
 
 
 def test_opening_notes_of_a_mixture():

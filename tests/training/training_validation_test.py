@@ -7,8 +7,8 @@ import pytest
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.mesh.gather_embedding import bind_gather_embedding
-from t0.training import evaluation
-from t0.training.evaluation import ModelInTraining
+from t0.training import validation
+from t0.training.validation import ModelInTraining
 from tests.training import tiny_tasks
 from tests.training import tiny_training as tiny
 
@@ -20,7 +20,7 @@ def read(examples=64, mixture="tiny_judged", split="validation"):
     with gin.unlock_config():
         for name, value in settings.items():
             gin.bind_parameter(f"t0.task_metrics.{name}", value)
-    return evaluation.read_tasks(None, tiny.LENGTHS)
+    return validation.read_tasks(None, tiny.LENGTHS)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ class Wrong(Oracle):
 
 
 def test_evaluation_metric_names_are_t5s_with_means_over_tasks():
-    found = evaluation.task_fields(read(), Oracle())
+    found = validation.task_fields(read(), Oracle())
     assert found == {
         "eval/tiny_decoded/accuracy": 100.0,
         "eval/tiny_ranked/accuracy": 100.0,
@@ -143,7 +143,7 @@ def test_evaluation_metric_names_are_t5s_with_means_over_tasks():
         "eval/accuracy": 100.0,
         "eval/examples": 11.0,
     }
-    found = evaluation.task_fields(read(), Wrong())
+    found = validation.task_fields(read(), Wrong())
     assert found["eval/tiny_decoded/accuracy"] == 0.0
     assert found["eval/accuracy"] == 50.0
 

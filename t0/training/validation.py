@@ -33,13 +33,13 @@ from t0.compat import gin, mtf, seqio, tfds
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec
 from t0.errors import UserError
-from t0.feeding.opening import known_mixture, open_split
+from t0.feeding.data_spec import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
 from t0.training.graph import ModelProgram, TrainingGraph, TrainingSpec
+from t0.training.loop import NO_HELD_OUT, LoopOptions, add_loss_weights
 from t0.training.losses import PARTS
 from t0.training.metric_values import MetricValues
 from t0.training.recorder import PREFIX, validation_fields
-from t0.training.stepping import NO_HELD_OUT, LoopOptions, add_loss_weights
 
 # A lowered program: (name -> placeholder, tensor of the result).
 _Lowered = tuple[Mapping[str, tf.Tensor], tf.Tensor]

@@ -15,7 +15,7 @@ program:
 The estimate is the largest sum of live values. It omits three effects: rematerialization (XLA
 recomputes values when memory runs out, which takes time), fragmentation, and the padding of small
 dimensions to the TPU's tiles of 8 x 128. (If that padding is large, `formulas.bias_and_mask_bytes`
-estimates it.) tests/mesh/mesh_memory_test.py and benchmarks/planning.py compare the estimate with
+estimates it.) tests/mesh/mesh_liveness_test.py and benchmarks/planning.py compare the estimate with
 memory measured on the CPU. The difference is at most a quarter, and mostly below a tenth.
 
     peak = peak_memory(program)

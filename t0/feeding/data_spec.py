@@ -7,7 +7,7 @@
 
 This module also checks before a run that a mixture exists, has the split, and is cached if the run
 needs a cache. It also makes notes for the user about the mixture's tasks. Reading the data needs
-SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.live`).
+SeqIO and TensorFlow only for tasks without a cache (`t0.feeding.uncached`).
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from t0.config import specification
 from t0.config.bindings import bound, read_arguments
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, say, short_reason, unknown_name
-from t0.feeding.live import (
+from t0.feeding.objectives import eos_of, instructions_of, objective_of
+from t0.feeding.random_access import rows_as_read
+from t0.feeding.reading import ExampleSource
+from t0.feeding.training_data import TrainingData, open_training_data
+from t0.feeding.uncached import (
     DatasetBatches,
     checked_tsv_files,
     live_source,
     own_sampling,
     tokenizes_text,
 )
-from t0.feeding.objectives import eos_of, instructions_of, objective_of
-from t0.feeding.random_access import rows_as_read
-from t0.feeding.reading import ExampleSource
-from t0.feeding.training_data import TrainingData, open_training_data
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.tasks import PromptedSource

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from t0.checkpoints import convert, described, look_alikes, open_source
+from t0.checkpoints import convert, open_source, other_folders, prepared_checkpoint
 from t0.errors import UserError
 
 
@@ -35,7 +35,7 @@ def test_lora_adapter_next_to_a_model_is_refused(model):
     assert "Move adapter_config.json and adapter_model.safeten" in message
     assert "name it with --adapter" in message
     with pytest.raises(UserError, match="adapter_config.json"):  # t0 eval, decoder-only as well
-        described.locate(str(model))
+        prepared_checkpoint.locate(str(model))
     (model / "adapter_config.json").write_text("[")
     assert "adapter_config.json" in refused(model)
 
@@ -85,4 +85,4 @@ def test_fsdp_shards_name_the_merge_command(tmp_path):
 
 
 def test_checkpoint_look_alike_hint_is_empty_for_other_folders(tmp_path):
-    assert look_alikes.hint(tmp_path) == look_alikes.hint(tmp_path / "none") == ""
+    assert other_folders.hint(tmp_path) == other_folders.hint(tmp_path / "none") == ""

@@ -4,7 +4,7 @@ import gin
 import pytest
 
 from t0.errors import UserError
-from t0.feeding import opening
+from t0.feeding import data_spec
 from t0.files import tfrecord
 
 import seqio  # isort: skip (after t0.feeding, which mends what seqio imports)
@@ -30,10 +30,10 @@ def tasks(clean_registries, tmp_path, monkeypatch):
 
 
 def test_unknown_mixture_error_offers_nearest_names():
-    assert opening.known_mixture("kinds").name == "kinds"
-    assert opening.known_mixture("kind_two").name == "kind_two"
+    assert data_spec.known_mixture("kinds").name == "kinds"
+    assert data_spec.known_mixture("kind_two").name == "kind_two"
     with pytest.raises(UserError, match="unknown mixture or task 'kinda'.*mean 'kinds'.*t0 tasks"):
-        opening.known_mixture("kinda")
+        data_spec.known_mixture("kinda")
 
 
 def test_vocabulary_with_other_pad_or_eos_ids_is_refused():
@@ -43,11 +43,11 @@ def test_vocabulary_with_other_pad_or_eos_ids_is_refused():
     seqio.MixtureRegistry.add("others", [("other", 1)])
     for name in ("other", "others"):
         with pytest.raises(UserError, match=f"task {name}: .* as ids 0 and 2; T5 needs 0 and 1"):
-            opening.known_mixture(name)
+            data_spec.known_mixture(name)
 
 
 def require(name, **settings):
-    opening.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
+    data_spec.require_cached(name, function="mesh_train_dataset_fn", settings=settings)
 
 
 def test_uncached_task_error_has_the_caching_command(tmp_path):
@@ -69,7 +69,7 @@ def test_uncached_task_error_has_the_caching_command(tmp_path):
     ("name", "is_cached"), [("kind_one", True), ("k+", True), ("kinds", False)]
 )
 def test_unread_cache_is_named_in_a_note(name, is_cached, tmp_path):
-    line = opening.unread_caches(name, function="mesh_train_dataset_fn")
+    line = data_spec.unread_caches(name, function="mesh_train_dataset_fn")
     wanted = (
         f"{name} is cached in {tmp_path}, and the cache is not read. To read it: "
         "--gin_param='mesh_train_dataset_fn.use_cached = True'"
@@ -79,7 +79,7 @@ def test_unread_cache_is_named_in_a_note(name, is_cached, tmp_path):
 
 def test_caching_command_has_gin_parameters_of_instructions(empty_gin):
     gin.parse_config(["sni.seed = 3", "sni.instances_per_task = None"])
-    words = shlex.split(opening.caching_command("sni_def", "/cache", {}))
+    words = shlex.split(data_spec.caching_command("sni_def", "/cache", {}))
     assert words[3:] == ["--gin_param=sni.instances_per_task=None", "--gin_param=sni.seed=3"]
 
 
@@ -90,9 +90,9 @@ def test_missing_cache_folder_error_names_the_flag():
 
 
 def test_missing_split_of_mixture_is_refused():
-    opening.require_split("kinds", "train")
+    data_spec.require_split("kinds", "train")
     with pytest.raises(UserError, match="no task of kinds has a split 'dev'; there are: train"):
-        opening.require_split("kinds", "dev")
+        data_spec.require_split("kinds", "dev")
 
 
 def test_damaged_cache_error_names_task_and_file(tmp_path):
@@ -101,18 +101,18 @@ def test_damaged_cache_error_names_task_and_file(tmp_path):
     first = cache / "train.tfrecord-00000-of-00002"
     first.write_bytes(tfrecord.framed(b"one") + tfrecord.framed(b"two"))
     with pytest.raises(UserError) as caught:
-        opening.require_whole("kinds", "train")
+        data_spec.require_whole("kinds", "train")
     assert str(caught.value) == (
         f"the cache of task kind_one: {cache}/train.tfrecord-00001-of-00002: missing. Copy or "
         f"cache it again. To find all damage, use: t0 verify {cache}"
     )
-    opening.require_whole("kinds", "validation")
+    data_spec.require_whole("kinds", "validation")
     (cache / "train.tfrecord-00001-of-00002").write_bytes(first.read_bytes())
-    opening.require_whole("k+", "train", contents=True)
+    data_spec.require_whole("k+", "train", contents=True)
     first.write_bytes(first.read_bytes()[:-1])
-    opening.require_whole("k+", "train")  # the records are not read
+    data_spec.require_whole("k+", "train")  # the records are not read
     with pytest.raises(UserError, match="task kind_one: .*-00000-of-00002: .*within record 1"):
-        opening.require_whole("k+", "train", contents=True)
+        data_spec.require_whole("k+", "train", contents=True)
 
 
 @pytest.mark.parametrize("content", ["", "[", "[" * 10**5, "{}", '{"num_shards": -1}', "[1]"])
@@ -120,9 +120,9 @@ def test_damaged_cache_info_file_is_named(tmp_path, content):
     path = tmp_path / "kind_one" / "info.train.json"
     path.write_text(content)
     with pytest.raises(UserError, match=f"the cache's {path} .* t0 verify {path.parent}$"):
-        opening.cache_files(seqio.TaskRegistry.get("kind_one"), "train")
+        data_spec.cache_files(seqio.TaskRegistry.get("kind_one"), "train")
     with pytest.raises(UserError, match=f"task kind_one: {path}: damaged"):
-        opening.require_whole("kinds", "train")
+        data_spec.require_whole("kinds", "train")
 
 
 def test_unknown_mixture_error_names_module_to_import(clean_registries):
@@ -132,6 +132,6 @@ def test_unknown_mixture_error_names_module_to_import(clean_registries):
     seqio.MixtureRegistry._REGISTRY.clear()
     for name in ("t0_train", "super_glue_cb_can_we_infer_score_eval"):
         with pytest.raises(UserError, match=f"'{name}' is registered by t0.seqio_tasks.*--module_"):
-            opening.known_mixture(name)
+            data_spec.known_mixture(name)
     with pytest.raises(UserError, match="unknown mixture or task 't0_trainn'"):
-        opening.known_mixture("t0_trainn")
+        data_spec.known_mixture("t0_trainn")
