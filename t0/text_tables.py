@@ -56,7 +56,6 @@ def wrap_text(text: str, width: int | None) -> str:
     A word is never split, so that names and paths can be copied.
 
     Args:
-      text: the text.
       width: the maximum number of characters in a line; None for no limit.
     """
     if width is None:

@@ -155,7 +155,6 @@ class Renderer:
         """Tokenizes texts into entries `inputs` and `inputs_pretokenized`.
 
         Args:
-          texts: the texts.
           eos: whether to end the ids with EOS.
         """
         return self._encode("inputs", [text.encode() for text in texts], eos)

@@ -81,7 +81,6 @@ def provenance(task: seqio.Task, splits: Iterable[str], modules: Sequence[str]) 
     """Returns the record of the inputs of a task's cache, in a form that JSON can store.
 
     Args:
-      task: the task.
       splits: the splits whose data is recorded.
       modules: the names of the modules that registered the tasks.
     """

@@ -85,7 +85,6 @@ def rendered_rows(source: Any, split: str) -> ExampleRows:
 
     Args:
       source: a `PromptedSource`.
-      split: the split.
     """
     numbers = [index for index, _ in source.numbered_records(split)]
     count, dataset_split = source.open(split).num_rows, source.split_mapping[split]

@@ -146,7 +146,6 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
     """Checks that the steps of a task make the features that the task requires.
 
     Args:
-      task: the task.
       split: the split's name.
       made: the features of a cached example, as `feature_info` returns them.
 
@@ -229,7 +228,6 @@ def read_examples(
     """Yields the examples of a source shard, preprocessed up to the caching point of the task.
 
     Args:
-      task: the task.
       split: the split's name.
       shard: the number of the shard in the source.
       of: the total number of shards of the source.

@@ -59,7 +59,6 @@ def execute(
     """Runs one job, and returns errors as outcomes instead of raising them.
 
     Args:
-      job: the job.
       make: a function that makes the parts of a job other than `JoinParts`. It returns task -> the
         counts of the task's part, or the reason why there is no part.
 

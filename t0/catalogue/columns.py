@@ -428,7 +428,6 @@ def _refuse_misspelled(
 
     Args:
       labels: the labels, in order.
-      choices: the choices.
       indices: the labels that a choice names -> the index of this choice.
       where: the column, for messages.
     """

@@ -178,8 +178,6 @@ def shown_examples(
     """Yields examples of a SeqIO task, after its preprocessors, truncated to `lengths`.
 
     Args:
-      task: the task.
-      split: its split.
       first: the index of the first example to yield, in the task's order.
       number: the maximum number of examples.
       lengths: feature -> the maximum number of tokens, for inputs and targets.

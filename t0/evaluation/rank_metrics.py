@@ -286,7 +286,6 @@ def answer_lines(
 
     Args:
       decoder: a decoder with a checkpoint's weights.
-      task: the task.
       most: the maximum number of tokens of an answer.
       windows: the numbers (from 0) of the windows to decode; None for all windows.
 

@@ -146,7 +146,6 @@ def rank(  # noqa: PLR0913 (a run's arguments, by name)
       open_model: a function that opens the model to score. It is called only if something has to
         be scored.
       limits: a function of the open model that returns the limits of a batch.
-      settings: the settings.
       writes: whether this process writes the results.
       wait: a function that waits until all processes that evaluate together have called it.
       make_decoder: a function that builds the decoder of answers. It is called after all choices
@@ -447,7 +446,6 @@ def describe_runs(
       checkpoints: step -> the checkpoint's path.
       fingerprint: a function of this path.
       model_dir: the model directory.
-      split: the split.
       lengths: the limits in tokens; None for no limits.
       **facts: further facts.
     """
@@ -475,10 +473,6 @@ def run_facts(
     """Returns the facts of a run for its results file.
 
     Args:
-      checkpoint: the checkpoint.
-      fingerprint: its fingerprint.
-      settings: the settings.
-      split: the split.
       lengths: the limits in tokens; None for no limits.
       vocabulary: the facts "vocabulary" (the vocabulary's path), "vocabulary_sha256" and
         "vocabulary_size".

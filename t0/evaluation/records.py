@@ -238,7 +238,6 @@ def prompted_records(
 
     Args:
       source: the task's `PromptedSource`.
-      split: the split.
       features: name ("inputs" or "targets") -> feature with its vocabulary and `add_eos`.
       examples: see `number_records`.
       by_row: see `number_records`.
@@ -274,7 +273,6 @@ def rendered_rows(
 
     Args:
       source: the task's `PromptedSource`.
-      split: the split.
       examples: see `number_records`.
       by_row: see `number_records`.
     """

@@ -148,7 +148,6 @@ class CheckpointResults:
         """Writes the scores of a task and returns its entry in the results.
 
         Args:
-          task: the task.
           scored: its examples in dataset order, with the log-likelihoods [C] of their choices.
         """
         return self._keep_entry(task.name, self._write_scores(task, scored))
@@ -246,7 +245,6 @@ def score_line(example: MultipleChoiceExample, scores: np.ndarray) -> dict[str, 
     """Returns the line for one example in the scores file.
 
     Args:
-      example: the example.
       scores: the log-likelihood of each choice in nats, in the choices' order, [C].
     """
     line = {
@@ -436,7 +434,6 @@ class ShardResults(CheckpointResults):
       folder: the folder for the results of all shards.
       run: the run's facts.
       tasks: the names of all tasks.
-      shard: the shard.
       batches: the result of `batches_digest`.
     """
 

@@ -238,7 +238,6 @@ def pack_attention(model: Any, mesh_shape: Any, layout_rules: Any) -> bool:
 
     Args:
       model: Mesh TensorFlow's model, which is changed.
-      mesh_shape: the mesh.
       layout_rules: the layout, which must not split lengths, channels or the vocabulary.
 
     Returns:

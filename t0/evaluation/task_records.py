@@ -38,7 +38,6 @@ def rank_task_facts(
     Args:
       name: the task's name. If the task has no prompt, this is also its dataset's name in the
         results.
-      split: the split.
       metric_fns: the task's metric functions.
     """
     source = seqio.TaskRegistry.get(name).source if name in seqio.TaskRegistry.names() else None

@@ -48,7 +48,6 @@ def cut_notes(
 
     Args:
       tasks: the tasks to check. All of them have the split.
-      split: the split.
       lengths: feature -> maximum number of tokens, including EOS.
       use_cached: whether the tasks' caches are read.
 

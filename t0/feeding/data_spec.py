@@ -117,7 +117,6 @@ def data_spec(
     Args:
       mixture_or_task_name: a mixture or task that is registered with SeqIO.
       sequence_length: feature -> the number of tokens of a row.
-      dataset_split: the split.
       shuffle: whether to shuffle examples.
       seed: the seed of all randomness in the data; None to use `default_seed`.
       use_cached: whether to read the tasks' caches.
@@ -209,7 +208,6 @@ def count_examples(task: seqio.Task, split: str, *, use_cached: bool = False) ->
 
     Args:
       task: SeqIO's task.
-      split: the split.
       use_cached: whether the run reads the cache. If True, the result is the number of examples in
         the cache. If False, the result is the number of rows in the source before preprocessing.
 
@@ -237,7 +235,6 @@ def task_spec(
 
     Args:
       task: SeqIO's task.
-      split: the split.
       lengths: feature -> the number of tokens of a row.
       use_cached: whether to read the task's cache.
       rate: the task's mixing rate.
@@ -373,7 +370,6 @@ def open_split(
 
     Args:
       data: the run's data. Data from a user's own dataset function has no other splits.
-      split: the split.
       other_mixture: the task or mixture to open instead of the run's mixture.
 
     Raises:
@@ -397,7 +393,6 @@ def split_spec(spec: DataSpec, split: str, other_mixture: str | None = None) -> 
 
     Args:
       spec: the run's data, whose lengths, packing and use of caches also apply to the split.
-      split: the split.
       other_mixture: the task or mixture to read instead of the run's mixture.
 
     Raises:
@@ -569,7 +564,6 @@ def require_whole(name: str, split: str, *, contents: bool = False) -> None:
 
     Args:
       name: a mixture's or task's name.
-      split: the split.
       contents: whether to read all files and compare their checksums. If False, only the names and
         sizes of local files are checked.
 
@@ -652,7 +646,6 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 
     Args:
       name: a mixture's or task's name.
-      split: the split.
       setting: gin's name of the setting that selects the split, for the message.
 
     Raises:
@@ -671,7 +664,6 @@ def notes(name: str, split: str) -> Iterator[str]:
 
     Args:
       name: a mixture's or task's name.
-      split: the split.
 
     Raises:
       UserError: if the data is malformed.

@@ -70,7 +70,6 @@ def require_no_live_tasks(
 
     Args:
       name: a mixture's or task's name.
-      split: the split.
       function: gin's name of the dataset function that reads the mixture, such as
         "mesh_train_dataset_fn".
       settings: flag -> values, for the flags of this command that the caching command also needs.

@@ -140,7 +140,6 @@ def _facts(manifest: Manifest, live: Collection[str] = ()) -> dict[str, Any]:
     """Returns name -> value, for every fact that determines the batches.
 
     Args:
-      manifest: the manifest.
       live: tasks that SeqIO read, for which EOS and files are no facts.
     """
     data = parsed_json(to_json(manifest.data))

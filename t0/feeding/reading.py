@@ -262,7 +262,6 @@ def find_shards(files: Sequence[str], recorded: Mapping[str, Shard]) -> list[Sha
     """Returns the facts that identify the content of each file.
 
     Args:
-      files: the files.
       recorded: file -> the facts that an earlier call returned, for files that were read before.
 
     Raises:

@@ -231,7 +231,6 @@ class RemoteFile(io.RawIOBase):
     """Wraps a file of TensorFlow's file system as a raw file object of Python.
 
     Args:
-      path: the path.
       mode: rb, wb or ab.
 
     Raises:

@@ -304,7 +304,6 @@ def names_like(folder: Path, pattern: str) -> list[str]:
     Returns an empty list if the folder does not exist.
 
     Args:
-      folder: the folder.
       pattern: a pattern as in `glob`; `glob.escape` escapes its special characters.
 
     Raises:

@@ -226,7 +226,6 @@ def check_whole(folder: str, expected: Mapping[str, Facts]) -> None:
     """Checks that remote files have the sizes and checksums with which they were written.
 
     Args:
-      folder: the folder.
       expected: name -> size and checksum. The checksum is compared only if it is not empty and the
         store has one.
 

@@ -65,7 +65,6 @@ def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> 
 
     Args:
       table: the cells of each line; the first has the names of the columns.
-      separator: the separator.
     """
     buffer = io.StringIO()
     # Spreadsheets end a row at an unquoted carriage return. `csv` quotes a cell with a carriage

@@ -222,7 +222,6 @@ def make_evaluation_jobs(
 
     Args:
       arguments: the arguments of the run.
-      tasks: the tasks.
       folder: the folder to which the decoded texts are written, as `<task>_<step>.jsonl`.
     """
     settings, limits = read_decoding_settings(arguments)

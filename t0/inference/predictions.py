@@ -357,7 +357,6 @@ def predict_checkpoints(
     """Runs the jobs with each checkpoint; skips files that an earlier run finished.
 
     Args:
-      jobs: the jobs.
       checkpoints: step -> path.
       open_model: opens the model; called only if there is something to predict.
       vocabulary: the vocabulary whose `decode` turns tokens into text.

@@ -270,7 +270,6 @@ def rank_rows(
       file: the unfinished file for these lines.
       open_model: the function that opens the model.
       limits: a function of the open model that returns the limits of a batch.
-      checkpoint: the checkpoint.
       dtype: the type of activations.
 
     Raises:

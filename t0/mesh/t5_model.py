@@ -51,7 +51,6 @@ def read(model_type: str, model: Any) -> tuple[T5Spec | None, str]:
 
     Args:
       model_type: Mesh TensorFlow's name of the kind of model, `run.model_type`.
-      model: the model.
     """
     return t5_layers.t5_or_other(model_type, _describe(model))
 

@@ -161,7 +161,6 @@ class Index:
     """An index in a local folder.
 
     Args:
-      folder: the folder.
       criteria: the criteria with which the index was written.
 
     Attributes:

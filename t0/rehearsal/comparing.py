@@ -167,7 +167,6 @@ def compare_step(
     """Compares one training step; only in the first step also the gradients.
 
     Args:
-      comparison: the comparison.
       step: the number of the step, counted from 1.
       theirs: the step on the cores.
       ours: the step on one device.
@@ -220,7 +219,6 @@ def compare_variables(
     """Compares the variables after the steps, which include the optimizer's slots.
 
     Args:
-      comparison: the comparison.
       initial: name -> the variable before the steps.
       theirs: name -> the variable after the steps on the cores.
       ours: name -> the variable after the steps on one device.
@@ -321,7 +319,6 @@ def compare_evaluations(
     """Scores random choices and measures their perplexity with a checkpoint on both sides.
 
     Args:
-      comparison: the comparison.
       run: the run on a slice.
       cores: the programs of the modes "score_eval" and "perplexity_eval".
       prefix: the path of the checkpoint.

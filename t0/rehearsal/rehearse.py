@@ -18,6 +18,7 @@ from typing import Any
 
 from t0.compat import gin
 from t0.config.bindings import bound
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError, say
 from t0.feeding.batch_stream import stream_dataset
 from t0.mesh import t5_model
@@ -38,7 +39,6 @@ from t0.rehearsal.restarting import rehearse_restart
 
 # The largest number of cores that we have tested on one machine. The graph grows with this number.
 MOST_CORES = 64
-_MODEL_TYPE = "bitransformer"
 # Gin macro -> its small size, which `shrink` rounds up to a multiple of the mesh.
 _SIZES = {"num_layers": 1, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 2}
 # Gin macro -> the dimension that it sets, with its name in layout rules.
@@ -120,10 +120,10 @@ def rehearse(
 def _check_covered(run: PodRun) -> None:
     if run.mode != "train":
         raise UserError(f"run.mode is '{run.mode}', and a rehearsal trains: set run.mode = 'train'")
-    if run.model_type != _MODEL_TYPE:
+    if run.model_type != ENCODER_DECODER:
         raise UserError(
             f"run.model_type is '{run.model_type}', and a rehearsal covers encoder-decoders "
-            f"('{_MODEL_TYPE}'). `t0 plan` covers this run"
+            f"('{ENCODER_DECODER}'). `t0 plan` covers this run"
         )
     if run.slice_.cores > MOST_CORES:
         raise UserError(

@@ -178,7 +178,6 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
     """Writes the examples of runs to a file, and returns their number.
 
     Args:
-      runs: the runs.
       path: the file, with an extension that `table_files.check_format` accepts.
       only: one of `ONLY`; None for all examples.
 

@@ -259,7 +259,6 @@ def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence
     """Converts a figure to an `<svg>` element for an HTML page.
 
     Args:
-      figure: the figure.
       name: the prefix of all ids, unique in the page (letters, digits, hyphens).
       description: the text alternative.
       tooltips: the tooltips. The n-th belongs to the artist whose gid is `tooltip_id(n)`.

@@ -349,7 +349,6 @@ def _render_page(
     """Renders the HTML page.
 
     Args:
-      report: the report.
       plots: the report's plots.
       links: the names of the report's CSV and JSON files.
       index: the index of the examples, see `examples.collect_examples`.

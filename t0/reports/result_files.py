@@ -201,8 +201,6 @@ def field(
     """Returns `record[key]`, which must be of a kind; the default if the key is missing.
 
     Args:
-      record: the record.
-      key: the key.
       kind: a key of `_KINDS`.
       where: the file and record, for messages.
       default: the value of a missing field; by default, a missing field is an error.

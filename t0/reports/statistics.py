@@ -416,7 +416,6 @@ def tied_sets(
     """Returns the maximal sets of runs without a differing pair, in the order of the runs.
 
     Args:
-      runs: the runs.
       different: the pairs (first < second) of runs that differ.
     """
     groups: list[set[int]] = [set(runs)]

@@ -31,7 +31,6 @@ def check_bindings(run: ParsedRun, parsed: parse.Config) -> list[str]:
     --activation_dtype.
 
     Args:
-      run: the run.
       parsed: the parsed gin files and bindings.
 
     Returns:

@@ -39,7 +39,7 @@ _WITH_GIN_NAMES = (
 )
 # Module of older versions, which gin files and operative configs may import -> the module that has
 # its names now.
-MOVED = {"t0.training.run_files": "t0.run.run_files"}
+MOVED = {"t0.training.run_files": "t0.run.run_files", "t0.feeding.opening": "t0.feeding.data_spec"}
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
 # Mesh TensorFlow's own modes report their results only in event files and in these log messages.
 _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")

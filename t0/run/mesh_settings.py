@@ -62,7 +62,6 @@ def find_unread(parsed: parse.Config, mode: str) -> list[str]:
 
     Args:
       parsed: the configuration.
-      mode: the mode.
     """
     settings = {(selector, name) for _, selector, name in parse.command_line_bindings(parsed)}
     if not settings or (mode in _OURS and not _runs_here(mode)):

@@ -52,7 +52,6 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
 
     Args:
       arguments: the arguments of the run, as `arguments.read` returns them.
-      checkpoint: the checkpoint.
 
     Raises:
       UserError: a file cannot be read or written, or a score is not a number.

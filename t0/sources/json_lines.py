@@ -324,7 +324,6 @@ def parsed_line(where: str, line: bytes) -> dict[str, Any]:
 
     Args:
       where: the file and line, for messages.
-      line: the line.
 
     Raises:
       UserError: the line is not a JSON object.

@@ -234,7 +234,6 @@ def read_pairs(split_file: SplitFile, source: str, target: str) -> Iterator[tupl
     """Yields the sentence pairs of a file.
 
     Args:
-      split_file: the file.
       source: the code of the first language.
       target: the code of the second language.
 

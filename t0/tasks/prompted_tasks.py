@@ -119,7 +119,6 @@ class PromptedSource(OrderedSource):
         """Yields (row index, record) of each kept row, and counts all rows in `reports`.
 
         Args:
-          split: the split.
           indices: the indices of the rows to render, ascending; None for all rows.
         """
         rows = self.open(split)

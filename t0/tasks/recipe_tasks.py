@@ -120,7 +120,6 @@ class TextSource(OrderedSource):
         """Returns the documents of a split, or of some of its shards.
 
         Args:
-          split: the split.
           shuffle: whether to shuffle the shards.
           seed: the seed of the shuffling.
           shard_info: if given, only the shards `index`, `index + num_shards`, ... are read.

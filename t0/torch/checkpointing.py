@@ -78,7 +78,6 @@ class Checkpoints:
 
     Args:
       model_dir: the model directory, to which every process must be able to write.
-      model: the model.
       optimizer: the optimizer of the model.
       world: the processes of the run.
       keep: the rules for keeping and removing older checkpoints.
@@ -368,7 +367,6 @@ def warm_start(
     """Fills the weights from an initial checkpoint, in which some variables may be missing.
 
     Args:
-      model: the model.
       optimizer: the optimizer of the model.
       path: a checkpoint in any format. Variables may be missing only in Mesh TensorFlow's format.
       world: the processes of the run.
@@ -434,7 +432,6 @@ def load(
     """Fills the weights, and the optimizer's slots if the checkpoint has them.
 
     Args:
-      model: the model.
       optimizer: the optimizer of the model; None to read only the weights.
       path: a checkpoint in any format.
       world: the processes of the run.

@@ -400,7 +400,6 @@ def _update_sums(
     of the slot along rows.
 
     Args:
-      gradient: the gradient.
       clip: the factor by which clipping multiplies the gradients.
       along: the slot along rows, or the only slot.
       across: the slot along columns, if the weight is factored.

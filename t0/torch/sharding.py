@@ -143,7 +143,6 @@ def trained_weights(model: T5, variable_filter: str | None) -> list[Weight]:
     If the model has an adapter, only the adapter is trained.
 
     Args:
-      model: the model.
       variable_filter: a regular expression for the names (in Mesh TensorFlow) of the weights to
         train; None to train all weights.
 
@@ -197,7 +196,6 @@ def prepare_pass(model: T5, *, last: bool, keep: bool) -> None:
     """Prepares the forward and backward pass of a microbatch.
 
     Args:
-      model: the model.
       last: whether this is the last microbatch of the step, after which the gradients are summed
         over the processes.
       keep: whether gathered weights are kept until the end of the last microbatch.

@@ -24,7 +24,6 @@ def check(folder: Path, config: Any, *, start: int | None, rows: int | None) -> 
     """Checks the ids of special tokens in a folder's configs.
 
     Args:
-      folder: the folder.
       config: the model's config, as transformers reads it.
       start: the id that the decoder of an encoder-decoder reads first.
       rows: the number of ids of the model; None if it is unknown.

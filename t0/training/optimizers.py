@@ -284,7 +284,6 @@ class _AdafactorStep(mtf.Operation):
       rule: the hyperparameters of the variable's steps.
       rates: the learning rate and the decay of this step.
       assigned: the variable and its second moments.
-      gradient: the gradient.
       looked_up: the gradient in sparse form, as pairs (gradient of rows, ids). It is read instead
         of `gradient`. [] for weights without a sparse gradient.
     """

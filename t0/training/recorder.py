@@ -159,7 +159,6 @@ def line(step: int, total: int, fields: Mapping[str, float]) -> str:
     """Returns the progress line of a step, which fits a terminal of 80 columns.
 
     Args:
-      step: the step.
       total: the run's last step.
       fields: the fields of the step in `metrics.jsonl`, and the last held-out loss.
     """

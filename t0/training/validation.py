@@ -32,6 +32,7 @@ import numpy as np
 from t0.compat import gin, mtf, seqio, tfds
 from t0.compat import tf1 as tf
 from t0.config.specification import DataSpec
+from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
 from t0.feeding.data_spec import known_mixture, open_split
 from t0.mesh.gather_embedding import target_log_probabilities
@@ -61,7 +62,7 @@ class ModelInTraining:
     """
 
     def __init__(self, spec: TrainingSpec, graph: TrainingGraph, session: tf.Session) -> None:
-        if spec.model_type != "bitransformer" or spec.ensemble_inputs:
+        if spec.model_type != ENCODER_DECODER or spec.ensemble_inputs:
             raise UserError(
                 f"task metrics in training need a model with an encoder and a decoder, not an "
                 f"ensemble; run.model_type is '{spec.model_type}'. Leave "
