@@ -122,13 +122,12 @@ def _format_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 def _format_commands() -> Iterator[str]:
     from t0.cli.cache_tasks import FLAGS
     from t0.cli.main import VERBS
-    from t0.config import flags
+    from t0.config.flag_table import TABLE, Flag
 
     yield "## t5_mesh_transformer\n"
     yield "T5's flags and ours. The last column lists the modes that read a flag, if not all do.\n"
     rows = []
-    for kind, name, default, description, *choices in flags._TABLE:
-        modes = flags.MODE_FLAGS.get(name, {})
+    for kind, name, default, description, choices, modes, *_ in TABLE:
         read_by = ", ".join(mode for mode in modes if not mode.startswith("--"))
         rows.append(
             (
@@ -149,7 +148,7 @@ def _format_commands() -> Iterator[str]:
                 _format_default(default),
                 _format_description(description, choices),
             )
-            for kind, name, default, description, *choices in FLAGS
+            for kind, name, default, description, choices, *_ in (Flag(*row) for row in FLAGS)
         ],
     )
     yield "## t0\n"
@@ -169,8 +168,8 @@ def _format_default(default: Any) -> str:
     )
 
 
-def _format_description(description: str, choices: Sequence[Sequence[str]]) -> str:
-    return _escape(description) + (f" ({', '.join(choices[0])})" if choices else "")
+def _format_description(description: str, choices: Sequence[str]) -> str:
+    return _escape(description) + (f" ({', '.join(choices)})" if choices else "")
 
 
 def _format_verb(module: Any) -> Iterator[str]:

@@ -16,6 +16,7 @@ from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
 from t0.cli.arguments import make_working_directory_importable
+from t0.config.flag_table import Flag
 from t0.config.flags import define_flags, parse_words
 from t0.config.starter_settings import fill_flags, find_starter_folder
 from t0.errors import UserError, reported
@@ -53,7 +54,7 @@ FLAGS = (
 
 def command_flags() -> flags.FlagValues:
     """Returns the flags of `seqio_cache_tasks`."""
-    return define_flags(FLAGS)
+    return define_flags(Flag(*row) for row in FLAGS)
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:

@@ -1,6 +1,7 @@
 """Reads the configuration of a run from gin files and flags, and makes a run specification.
 
-    flags             defines the flags of t5_mesh_transformer, and which modes read each flag
+    flag_table        declares the flags of t5_mesh_transformer, and which modes read each flag
+    flags             parses these flags, and checks that a run's mode reads them
     parse             parses gin files strictly; finds where bindings were set, and unset macros
     gin_files         finds gin files in the search path
     t5x_names         translates T5X's gin statements into ours

@@ -7,8 +7,8 @@ check_settings(run)             # UserError: evaluation.engine is 'jax'; expecte
 from collections.abc import Callable
 from typing import Any
 
+from t0.config import flag_table, parse
 from t0.config import flags as command_flags
-from t0.config import parse
 from t0.config.bindings import bound
 from t0.errors import UserError
 from t0.evaluation.settings import EvaluationSettings, first_records
@@ -50,7 +50,7 @@ def check_bindings(run: ParsedRun, parsed: parse.Config) -> list[str]:
     notes = []
     if (
         "activation_dtype" in bound_types
-        and mode not in command_flags.MODE_FLAGS["activation_dtype"]
+        and mode not in flag_table.by_name("activation_dtype").modes
     ):
         notes = [
             f"get_variable_dtype.activation_dtype has no effect in mode '{mode}' without --tpu"

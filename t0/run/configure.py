@@ -21,6 +21,7 @@ from absl import logging
 
 from t0 import compat
 from t0.config import flags as command_flags
+from t0.config.flag_table import LIBRARY_FLAGS
 from t0.errors import unknown_name
 from t0.sources import DATA_DIR_VARIABLE, SKIP_VARIABLE, set_data_dirs, skip_bad_rows
 from t0.training import schedules
@@ -176,7 +177,7 @@ def reset() -> None:
     set_vocabulary(None)
     for name in (DATA_DIR_VARIABLE, SKIP_VARIABLE, "T0_VOCAB"):
         os.environ.pop(name, None)
-    for name in command_flags.LIBRARY_FLAGS:
+    for name in LIBRARY_FLAGS:
         if name in absl_flags.FLAGS:
             absl_flags.FLAGS[name].unparse()
     python_logging.getLogger("tensorflow").removeFilter(_is_worth_showing)

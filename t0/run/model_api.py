@@ -16,6 +16,7 @@ from t0.checkpoints.operative_config import FILE, plain_bindings
 from t0.compat import gin, t5_mesh, t5_models, tf
 from t0.config import flags as command_flags
 from t0.config.bindings import bound
+from t0.config.flag_table import MODEL_API_MODES
 from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import devices
@@ -118,7 +119,7 @@ def _check_steps(flags: Any) -> None:
 
 
 def _check_flags(flags: Any) -> list[str]:
-    return command_flags.check_mode(flags, command_flags.MODEL_API_MODES[flags.mode])
+    return command_flags.check_mode(flags, MODEL_API_MODES[flags.mode])
 
 
 def _check_mixture(flags: Any) -> None:
@@ -161,7 +162,7 @@ _CHECKS: tuple[Check | After, ...] = (
 
 
 def _flag_parameters(flags: Any) -> dict[str, Any]:
-    mode = command_flags.MODEL_API_MODES[flags.mode]
+    mode = MODEL_API_MODES[flags.mode]
     return {name: v for name, (v, _) in command_flags.gin_parameters(flags, mode).items()}
 
 

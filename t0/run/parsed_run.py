@@ -13,7 +13,7 @@ from typing import Any
 from t0.checkpoints import recognise
 from t0.compat import t5_mesh
 from t0.config.bindings import bound
-from t0.config.flags import GIN_MODES
+from t0.config.flag_table import GIN_MODES
 from t0.errors import UserError, unknown_name
 from t0.mesh import devices
 

@@ -15,6 +15,7 @@ import pytest
 from t0.cli import cache_tasks
 from t0.cli.main import VERBS
 from t0.config import flags
+from t0.config.flag_table import GIN_MODES, LIBRARY_FLAGS, MODEL_API_MODES, TABLE, by_name
 from t0.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,17 +51,13 @@ READ_BY_ALL = {
 }
 
 
-def row_of(name):
-    return next(row for row in flags._TABLE if row[1] == name)
-
-
 def word_for(name):
     """A word of a command line that gives a flag a value other than its default."""
-    kind, _, default, _, *choices = row_of(name)
+    kind, _, default, _, choices, *_ = by_name(name)
     if kind == "boolean":
         return f"--no{name}" if default else f"--{name}"
     if kind == "enum":
-        return f"--{name}={next(value for value in choices[0] if value != default)}"
+        return f"--{name}={next(value for value in choices if value != default)}"
     return f"--{name}={VALUES[kind]}"
 
 
@@ -72,14 +69,15 @@ def checked(mode, *words):
         return str(error)
 
 
-def names_of_flags():
-    return [row[1] for row in flags._TABLE]
+OF_MODES = [flag.name for flag in TABLE if flag.modes]
+OF_MODEL_API = [flag.name for flag in TABLE if flag.api]
+OF_TPUS = [flag.name for flag in TABLE if flag.tpu == "only"]
 
 
 def test_flags_of_a_run_have_one_row_each():
-    rows = [*READ_BY_ALL, *flags.MODE_FLAGS, *flags.MODEL_API_FLAGS, *flags.LIBRARY_FLAGS]
-    rows += [name for name in flags.TPU_FLAGS if name not in rows]
-    assert sorted(rows) == sorted(names_of_flags())
+    rows = [*READ_BY_ALL, *OF_MODES, *OF_MODEL_API, *LIBRARY_FLAGS]
+    rows += [name for name in OF_TPUS if name not in rows]
+    assert sorted(rows) == sorted(flag.name for flag in TABLE)
 
 
 @pytest.mark.parametrize("name", READ_BY_ALL)
@@ -95,16 +93,16 @@ NO_PARAMETER = ("adapter", "allow_stale_cache", "epochs", "finetune_steps", "str
 NO_PARAMETER += ("write_stream",)
 
 
-@pytest.mark.parametrize("mode", flags.GIN_MODES)
-@pytest.mark.parametrize("name", flags.MODE_FLAGS)
+@pytest.mark.parametrize("mode", GIN_MODES)
+@pytest.mark.parametrize("name", OF_MODES)
 def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
     word = word_for(name)
     said = checked(mode, word)
-    if mode not in flags.MODE_FLAGS[name]:
+    if mode not in by_name(name).modes:
         assert f"--{name} belongs to" in said
         return
     assert said == ""
-    parameter = flags.MODE_FLAGS[name][mode]
+    parameter = by_name(name).modes[mode]
     found = flags.gin_parameters(flags.parse([COMMAND, word]), mode)
     if parameter:
         assert list(found) == [parameter]
@@ -114,28 +112,27 @@ def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
         assert name in NO_PARAMETER
 
 
-@pytest.mark.parametrize("name", flags.MODEL_API_FLAGS)
+@pytest.mark.parametrize("name", OF_MODEL_API)
 def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
     assert f"--{name} is read with --use_model_api only" in checked("train", word_for(name)) or (
         name == "mode"
     )
     source = (ROOT / "t0/run/model_api.py").read_text()
     assert re.search(rf"flags\.{name}\b", source)
-    reading = [modes.split() for modes, names in flags._API_MODES.items() if name in names.split()]
-    for one, mode in flags.MODEL_API_MODES.items():
+    for one, mode in MODEL_API_MODES.items():
         said = checked(mode, word_for(name), "--tpu=t", "--use_model_api")
-        assert (f"--{name} is read with" in said) == any(one not in modes for modes in reading)
+        assert (f"--{name} is read with" in said) == (one not in by_name(name).api)
 
 
-@pytest.mark.parametrize("name", flags.TPU_FLAGS)
+@pytest.mark.parametrize("name", OF_TPUS)
 def test_flag_of_tpus_has_a_note_without_tpu(name):
-    mode = flags.MODEL_API_MODES["train"] if name in flags.MODEL_API_FLAGS else "train"
+    mode = MODEL_API_MODES["train"] if name in OF_MODEL_API else "train"
     assert f"--{name} is read with --tpu only" in checked(mode, word_for(name))
     assert checked(mode, word_for(name), "--tpu=t") == ""
-    assert checked(mode, f"--{name}=") == "" if row_of(name)[0] == "string" else True
+    assert checked(mode, f"--{name}=") == "" if by_name(name).kind == "string" else True
 
 
-@pytest.mark.parametrize("name", flags.LIBRARY_FLAGS)
+@pytest.mark.parametrize("name", LIBRARY_FLAGS)
 def test_flag_of_a_library_is_passed_to_it(name, monkeypatch):
     class Global(dict):
         def __missing__(self, key):
@@ -154,7 +151,7 @@ def test_flag_of_a_library_is_passed_to_it(name, monkeypatch):
 PLAN_READS = ("engine", "finetune_steps", "checkpoint")
 
 
-@pytest.mark.parametrize("name", names_of_flags())
+@pytest.mark.parametrize("name", [flag.name for flag in TABLE])
 @pytest.mark.parametrize("command", ["t0 plan", "t0 rehearse"])
 def test_flags_are_read_noted_or_refused_by_plan_and_rehearse(command, name):
     more = PLAN_READS if command == "t0 plan" else ("engine",)
@@ -163,7 +160,7 @@ def test_flags_are_read_noted_or_refused_by_plan_and_rehearse(command, name):
         flags.check_planned(given, command, more)
     except UserError as error:
         assert f"{command} does not read --{name}, which changes a run" in str(error)
-        assert name not in (*more, *flags._CONFIGURING, *flags._NO_EFFECT_ON_PLAN)
+        assert name not in more and by_name(name).plan == "refuses"
 
 
 def test_flags_that_plan_reads_equal_the_table():
@@ -177,7 +174,7 @@ def test_flags_that_plan_reads_equal_the_table():
 @pytest.mark.parametrize(
     ("table", "parse"),
     [
-        (flags._TABLE, lambda words: flags.parse([COMMAND, *words])),
+        (TABLE, lambda words: flags.parse([COMMAND, *words])),
         (cache_tasks.FLAGS, lambda words: _cache_flags(words)),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from t0.cli import main, plan
 from t0.config import flags
+from t0.config.flag_table import GIN_MODES, MODEL_API_MODES, TABLE
 from t0.config.saved_config import mask_command, mask_secrets
 from t0.errors import UserError
 
@@ -138,21 +139,19 @@ def test_flag_of_stock_t5_that_is_not_read_gets_a_note():
     assert all("--use_model_api only" in note for note in notes)
 
 
-@pytest.mark.parametrize("mode", flags.GIN_MODES)
+@pytest.mark.parametrize("mode", GIN_MODES)
 def test_flags_that_are_read_set_gin_parameters(mode):
     given = flags.parse([COMMAND, "--seed=3", "--activation_dtype=bfloat16", "--shard_id=0"])
-    read = [
-        name for name in flags.MODE_FLAGS if mode in flags.MODE_FLAGS[name] and given[name].present
-    ]
+    read = [flag.name for flag in TABLE if mode in flag.modes and given[flag.name].present]
     found = flags.gin_parameters(given, mode)
     assert sorted(flag for _, flag in found.values()) == sorted(f"--{name}" for name in read)
 
 
 def test_flags_table_names_existing_flags_and_modes():
     known = flags.command_flags()
-    for name, modes in flags.MODE_FLAGS.items():
-        assert name in known
-        assert set(modes) <= {*flags.GIN_MODES, *flags.MODEL_API_MODES.values()}
+    for flag in TABLE:
+        assert flag.name in known
+        assert set(flag.modes) <= {*GIN_MODES, *MODEL_API_MODES.values()}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_flags_table_names_existing_flags_and_modes():
 def test_flag_that_the_model_api_does_not_read_is_an_error(words, mode, message):
     given = flags.parse([COMMAND, "--use_model_api", *words])
     with pytest.raises(UserError, match=message):
-        flags.check_mode(given, flags.MODEL_API_MODES[mode])
+        flags.check_mode(given, MODEL_API_MODES[mode])
 
 
 @pytest.mark.parametrize("word", ["--seed=3", "--allow_config_change", "--activation_dtype=auto"])
@@ -183,7 +182,7 @@ def test_flag_of_the_training_loop_is_an_error_on_tpu(word):
 def test_flags_of_the_model_api_set_the_gin_parameters_of_gin_runs():
     given = flags.parse([COMMAND, "--use_model_api", "--activation_dtype=bfloat16"])
     for mode, alike in {"finetune": "train", "eval": "eval", "score": "score_from_strings"}.items():
-        found = flags.gin_parameters(given, flags.MODEL_API_MODES[mode])
+        found = flags.gin_parameters(given, MODEL_API_MODES[mode])
         assert found == flags.gin_parameters(given, alike) != {}
 
 

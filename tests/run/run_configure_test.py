@@ -8,6 +8,7 @@ from absl import flags as absl_flags
 from tensorflow.python.eager import context
 
 from t0.config import flags
+from t0.config.flag_table import LIBRARY_FLAGS
 from t0.run import configure
 
 
@@ -44,7 +45,7 @@ def test_library_flags_are_set_and_reset(settings, word, value):
 
 def test_library_flags_table_has_defaults_and_choices():
     given = flags.parse(["t5_mesh_transformer", "--nofold_xy", "--tfhub_cache_dir=/modules"])
-    for name, module in flags.LIBRARY_FLAGS.items():
+    for name, module in LIBRARY_FLAGS.items():
         importlib.import_module(module)
         theirs, ours = absl_flags.FLAGS[name], given[name]
         assert theirs.default == ours.default, name

@@ -16,7 +16,7 @@ import pytest
 
 from t0.compat import gin, gin_config, mesh_utils
 from t0.config import parse
-from t0.config.flags import GIN_MODES
+from t0.config.flag_table import GIN_MODES
 from t0.config.plain_values import parameters_of
 from t0.errors import UserError
 from t0.evaluation import settings as evaluation_settings

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from t0.compat import gin, mesh_utils
-from t0.config.flags import GIN_MODES
+from t0.config.flag_table import GIN_MODES
 from t0.errors import UserError
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
