@@ -76,22 +76,35 @@ def train(
             vocabulary=spec.vocabulary,
             dataset_split=dataset_split,
         )
-        time_limit = TimeLimit(options.max_hours)
-        graph = _build(spec, data, options)
-        config = session_config(spec.mesh_devices)
-        with tf.Session(graph=graph.graph, config=config) as session:
-            engine = _Session(spec, data, options, graph, session)
-            stepping = Stepping(
-                engine,
-                data,
-                options,
-                size=engine.size,
-                model_dir=spec.model_dir,
-                keep=engine.keep,
-                save_every=spec.save_checkpoints_steps,
-            )
-            engine.start(stepping, options, time_limit)
-            stepping.run(time_limit)
+        run_session(spec, data, options)
+
+
+def run_session(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
+    """Builds the graph, fills its variables, and takes steps until `options.train_steps`.
+
+    Args:
+      spec: the model, batch and optimizer.
+      data: the training data, as returned by `t0.feeding.data_spec.open_dataset_function`.
+      options: the settings of the loop.
+    """
+    time_limit = TimeLimit(options.max_hours)
+    graph = _build(spec, data, options)
+    with (
+        checkpointing.explain_full_disk(spec.model_dir),
+        tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
+    ):
+        engine = _Session(spec, data, options, graph, session)
+        stepping = Stepping(
+            engine,
+            data,
+            options,
+            size=engine.size,
+            model_dir=spec.model_dir,
+            keep=engine.keep,
+            save_every=spec.save_checkpoints_steps,
+        )
+        engine.start(stepping, options, time_limit)
+        stepping.run(time_limit)
 
 
 def _record_prompts(spec: TrainingSpec) -> None:
