@@ -156,6 +156,10 @@ def published_decoder(make_estimator: Callable[..., Any], arguments: Mapping[str
     """
     vocabulary, rows = arguments["vocabulary"], arguments["batch_size"]
 
+    @functools.cache  # one estimator for all checkpoints
+    def estimator_of(*lengths: tuple[str, int]) -> Any:
+        return make_estimator(sequence_length=dict(lengths))
+
     def decode(tasks: Sequence[DecodedTask], checkpoint: str) -> Iterator[str]:
         examples = [example for task in tasks for example in task.examples]
         lengths = arguments["sequence_length"] or {
@@ -168,7 +172,7 @@ def published_decoder(make_estimator: Callable[..., Any], arguments: Mapping[str
             records = functools.reduce(tf.data.Dataset.concatenate, map(_model_features, datasets))
             return mesh_dataset.trim_and_pad_dataset(records.batch(rows), length=rows)
 
-        estimator = make_estimator(sequence_length=lengths)
+        estimator = estimator_of(*lengths.items())
         texts = list(mesh_utils.decode(estimator, read, vocabulary, checkpoint))
         for text in texts[: len(examples)]:  # the other texts are of padding
             yield text.decode("utf-8") if isinstance(text, bytes) else text

@@ -7,6 +7,7 @@
 tasks, the checkpoints and the function that opens the model.
 """
 
+import contextlib
 import functools
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
@@ -137,22 +138,23 @@ def measure_tasks(
     dtype = bound("get_variable_dtype.activation_dtype", "float32")
     _, vocabulary = both_vocabularies(arguments["vocabulary"])
     rows = arguments["batch_size"]
-    perplexity.measure(
-        {
-            data.name: functools.partial(perplexity.batches_of, data, features, rows)
-            for data in datasets
-        },
-        open_model(Ability.MEASURE, dtype=dtype, features=features),
-        checkpoints=chosen_checkpoints(arguments, checkpoint),
-        folder=ranking.results_folder(arguments),
-        facts={
-            "model_dir": arguments["model_dir"],
-            "split": arguments["dataset_split"],
-            "vocabulary_sha256": vocabulary_hash(vocabulary),
-            **given_facts(),
-            "sequence_length": dict(arguments["sequence_length"]),
-        },
-    )
+    with contextlib.closing(open_model(Ability.MEASURE, dtype=dtype, features=features)) as model:
+        perplexity.measure(
+            {
+                data.name: functools.partial(perplexity.batches_of, data, features, rows)
+                for data in datasets
+            },
+            model,
+            checkpoints=chosen_checkpoints(arguments, checkpoint),
+            folder=ranking.results_folder(arguments),
+            facts={
+                "model_dir": arguments["model_dir"],
+                "split": arguments["dataset_split"],
+                "vocabulary_sha256": vocabulary_hash(vocabulary),
+                **given_facts(),
+                "sequence_length": dict(arguments["sequence_length"]),
+            },
+        )
 
 
 def decode_tasks(
