@@ -184,7 +184,9 @@ _Prepared = tuple[str, Callable[[Any], None]]
 
 def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
     """Chooses the engine for a T5 model, and converts the checkpoint if necessary."""
+    from t0.catalogue.sentence_pieces import REMEDY
     from t0.checkpoints import prepared_checkpoint
+    from t0.files import paths
     from t0.run.models import choose_engine
 
     if args.join:
@@ -192,6 +194,8 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
             f"--join={args.join} is for decoder-only models. {path} is an encoder-decoder, "
             "which reads input and choice separately: leave the flag out"
         )
+    if args.vocab and not paths.exists(args.vocab):  # before anything is converted
+        raise UserError(f"vocabulary not found: {args.vocab}. {REMEDY}")
     engine = choose_engine(args.engine, args.device)
     description = prepared_checkpoint.describe(path, source, output, vocabulary=args.vocab)
     _choose_vocabulary(args.vocab, description.vocabulary)

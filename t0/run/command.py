@@ -56,8 +56,7 @@ def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> N
     seqio.add_global_cache_dirs(flags.additional_task_cache_dirs)
     if flags.use_model_api:
         _check_tpu(tpu, flags, model_dir)
-        _save_command(flags, argv)
-        model_api.run(flags)
+        model_api.run(flags, argv)
     else:
         _run_with_gin(flags, parsed, argv, tpu, model_dir)
 

@@ -6,7 +6,7 @@ Without a TPU, our own loop trains. For all other modes, Mesh TensorFlow's code 
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from t0.compat import gin, t5_mesh, t5_models, tf
 from t0.config import flags as command_flags
 from t0.config.bindings import bound
 from t0.config.flag_table import MODEL_API_MODES
+from t0.config.saved_config import save_command
 from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import devices
@@ -62,7 +63,7 @@ def _folder(flags: Any) -> str:
     return flags.pretrained_model_dir if flags.mode == "finetune" else flags.model_dir
 
 
-def run(flags: Any) -> None:
+def run(flags: Any, argv: Sequence[str]) -> None:
     """Runs `flags.mode` with a `t5.models.MtfModel`.
 
     T5 parses the model's operative config again. It parses the file itself only if --gin_file names
@@ -73,17 +74,18 @@ def run(flags: Any) -> None:
         missing or does not fit the run.
     """
     if os.path.join(_folder(flags), FILE) in (flags.gin_file or []):  # noqa: PTH118
-        _run(flags)
+        _run(flags, argv)
         return
     with compat.replaced("t5_mtf_model._parse_operative_config", _parse_bindings):
-        _run(flags)
+        _run(flags, argv)
 
 
-def _run(flags: Any) -> None:
+def _run(flags: Any, argv: Sequence[str]) -> None:
     findings = Findings()
     findings.check_all(_CHECKS, flags)
     for note in findings.notes():
         print(note, file=sys.stderr)
+    save_command(flags.model_dir, argv)
     steps, trains = _checkpoint_steps(flags), flags.mode in _TRAINING
     total_steps = flags.train_steps
     if flags.mode != "train":

@@ -399,7 +399,7 @@ def test_model_api_t5_parses_the_plain_bindings(tmp_path, monkeypatch, named):
     monkeypatch.setattr(model_api, "_run", parse)
     gin_file = [str(path)] if named else []
     flags = types.SimpleNamespace(mode="eval", model_dir=str(tmp_path), gin_file=gin_file)
-    model_api.run(flags)
+    model_api.run(flags, ["t5_mesh_transformer"])
     assert (module in sys.modules) == named
     assert bound("%d_ff", evaluate=False) == 11 + named
 

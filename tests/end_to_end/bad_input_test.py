@@ -201,6 +201,17 @@ def test_faults_of_a_command_are_reported_together_and_leave_no_file(command, tm
     assert not folder.exists()
 
 
+def test_faults_of_the_model_api_are_reported_together_and_leave_no_file(command, tmp_path):
+    folder = tmp_path / "model"
+    words = ["--use_model_api", "--mode=train", "--mixture_or_task=weather_trian"]
+    done = command(*words, "--checkpoint_steps=3", f"--model_dir={folder}")
+    assert done.status == 2
+    first, *faults = done.err[done.err.index("2 faults") :].splitlines()
+    assert "--checkpoint_steps and --checkpoint_mode=specific need each other" in faults[0]
+    assert "unknown mixture or task 'weather_trian'" in faults[1]
+    assert not folder.exists()
+
+
 def test_tpu_run_without_cache_or_model_dir_is_refused(command, tmp_path):
     mesh = "--gin_file=mesh/v3-8.gin"
     with socket.create_server(("127.0.0.1", 0)) as server:

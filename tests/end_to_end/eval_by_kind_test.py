@@ -316,6 +316,14 @@ def test_evaluation_argument_error_has_no_traceback(t0_eval, pretrained, tmp_pat
     assert said in done.err
 
 
+def test_evaluation_without_vocabulary_file_writes_nothing(t0_eval, pretrained, tmp_path):
+    words = ["--tasks=weather_eval", "--vocab=/no/such.model", f"--output={tmp_path}/out"]
+    done = t0_eval(pretrained, *words)
+    assert done.status == 2
+    assert "vocabulary not found: /no/such.model" in done.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_evaluation_of_folder_without_checkpoint_is_refused(t0_eval, tmp_path):
     done = t0_eval(tmp_path, f"--output={tmp_path}/out")
     assert done.status == 2
