@@ -25,7 +25,7 @@ class ConfiguredRun:
     checkpoint: str | None = None
 
     def read(self) -> dict[str, Any]:
-        """Returns all arguments of `run`; see `arguments.read`."""
+        """Returns all arguments of `run`; see `run_arguments.read`."""
         return run_arguments.read(self.arguments)
 
     def call_mesh(self) -> None:

@@ -51,7 +51,7 @@ def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:
     """Makes predictions for the configured rows; writes a line for each row that can be rendered.
 
     Args:
-      arguments: the arguments of the run, as `arguments.read` returns them.
+      arguments: the arguments of the run, as `run_arguments.read` returns them.
 
     Raises:
       UserError: a file cannot be read or written, or a score is not a number.

@@ -1,6 +1,6 @@
 """Builds the files that describe a run in its model directory, for an engine that has no gin.
 
-    records = training_records(arguments)      # after `arguments.read`
+    records = training_records(arguments)      # after `run_arguments.read`
     records["operative_config.gin"]            # the text that our TensorFlow loop would write
 
 Gin's operative config only contains the parameters of functions that have been called. Therefore
@@ -26,7 +26,7 @@ def training_records(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Returns file name -> text, for the configured training run.
 
     Args:
-      arguments: the result of `arguments.read`.
+      arguments: the result of `run_arguments.read`.
     """
     spec = TrainingSpec.from_estimator_arguments(**arguments)
     options = LoopOptions(arguments["train_steps"])

@@ -180,7 +180,7 @@ def microbatches(arguments: Mapping[str, Any]) -> int:
     """Returns the number of microbatches into which a replica's batch is split.
 
     Args:
-      arguments: the result of `arguments.read`.
+      arguments: the result of `run_arguments.read`.
     """
     outer = bound("tpu_estimator_model_fn.outer_batch_size", 1) or 1
     return mesh_utils.serialize_num_microbatches(
@@ -291,7 +291,7 @@ def rank_spec(arguments: Mapping[str, Any], checkpoint: str | None, vocabulary: 
     """Returns the specification of a rank evaluation.
 
     Args:
-      arguments: the result of `arguments.read`.
+      arguments: the result of `run_arguments.read`.
       checkpoint: the checkpoint to read; None for the checkpoints in the model directory.
       vocabulary: the vocabulary of the targets.
     """
@@ -393,7 +393,7 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
     """Returns the specification of the model that gin configures.
 
     Args:
-      arguments: the result of `arguments.read`.
+      arguments: the result of `run_arguments.read`.
       inputs_size: the number of ids in the inputs' vocabulary. The model's embedding may be larger.
       targets_size: the number of ids in the targets' vocabulary. The model's embedding may be
         larger.

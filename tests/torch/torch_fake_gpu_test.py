@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("g++"), reason="builds a library with g++"),
 ]
 # The waits for logged numbers at the end of a step: the sums of squares, and the loss.
-LOGGED = {"optimizers.step": 1, "loop._values": 1}
+LOGGED = {"optimizers.step": 1, "torch_session._values": 1}
 # Size -> FSDP units that are gathered: the blocks, and the rest of the model.
 UNITS = {"small": 17, "xl": 49, "xxl": 49}
 
@@ -117,8 +117,8 @@ def test_fake_gpu_ranking_waits_once_for_each_batch(library):
 def test_fake_gpu_decoding_waits_once_for_each_token(library):
     # After each token, the CPU asks whether all examples have ended; then it reads the result.
     (batch,) = run(library, {"work": "decode", "size": "xl"})
-    assert batch["waits"]["decoding.generate"] <= 16 + 2
-    assert batch["waits"].keys() == {"decoding.generate"}
+    assert batch["waits"]["generator.generate"] <= 16 + 2
+    assert batch["waits"].keys() == {"generator.generate"}
 
 
 @pytest.mark.parametrize(
