@@ -1,6 +1,6 @@
 """Builds the training step as a TensorFlow graph: model, gradients and optimizer.
 
-    spec = TrainingSpec.from_estimator_arguments(**run.arguments.estimator_keywords(arguments))
+    spec = TrainingSpec.from_estimator_arguments(**arguments)
     graph = build(spec, features=("inputs", "targets"), seed=0, activations=tf.float32)
     session.run([graph.metrics, graph.train], feed_dict={graph.features["inputs"]: ..., ...})
 
