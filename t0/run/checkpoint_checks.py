@@ -1,7 +1,8 @@
 """Checks the checkpoints of a configured run before any is read or converted.
 
-    check_checkpoint(run)       # ["starting from /models/t5/model.ckpt-1000000, step 1,000,000"]
-    initial_step(path)          # 1000000
+    check_checkpoint(run)           # UserError: /models/t6 does not exist, ...
+    list(check_last_step(run))      # ["starting from /models/t5/model.ckpt-1000000, step 1,000,000"]
+    initial_step(path)              # 1000000
 
 The sizes and the vocabulary of a checkpoint must be those of the run's model. A checkpoint may have
 any format.
