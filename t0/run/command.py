@@ -221,12 +221,13 @@ def _save_specification(
     from t0.files import publishing
     from t0.run import spec_from_gin
 
+    path = flags.save_spec
     spec = spec_from_gin.run_spec(mode, arguments, checkpoint)
     if mode == "eval" and spec.infer:
         spec = dataclasses.replace(spec, judge=_judging_words(spec, flags))
     text = plain_data.to_json(spec)
-    publishing.write_whole(flags.save_spec, text + "\n")
-    say(f"the run specification is in {flags.save_spec}; nothing was run")
+    publishing.write_whole(path, text + "\n")
+    say(f"the run specification is in {path}; nothing was run")
 
 
 def _judging_words(spec: Any, flags: Any) -> tuple[str, ...]:
@@ -247,6 +248,7 @@ def judge_texts(flags: Any, folder: str) -> None:
 
 
 def _judging_flags(flags: Any, folder: str) -> Any:
+    """Changes the flags of a run that decodes texts into those of a run that judges them."""
     for name in ("save_spec", "engine"):
         flags[name].unparse()
     binding = command_flags.bindings_of({"t0.evaluation.decoded": folder})
