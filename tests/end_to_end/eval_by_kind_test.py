@@ -45,6 +45,21 @@ def load(path):
     return json.loads(path.read_text())
 
 
+def test_specification_has_the_command_that_judges_decoded_texts(evaluate, tmp_path):
+    out, spec = tmp_path / "out", tmp_path / "spec.json"
+    lengths = {"inputs": 64, "targets": 16}
+    words = [f"--save_spec={spec}", "--engine=torch"]
+    done = evaluate("weather_which_word", out, *words, TASK_FEATURE_LENGTHS=lengths)
+    assert done.status == 0, done.err
+    assert f"the run specification is in {spec}" in done.out
+    words = load(spec)["judge"]
+    assert "--gin_file=runs/eval.gin" in words
+    params = [word for word in words if word.startswith("--gin_param")]
+    assert params[-1] == f"--gin_param=t0.evaluation.decoded = '{out}/decoding'"
+    assert not [word for word in words if word.startswith(("--save_spec", "--engine"))]
+    assert not out.exists()
+
+
 @pytest.mark.slow
 def test_eval_ranks_score_eval_tasks(evaluate, tmp_path):
     done = evaluate("weather_eval", tmp_path, "--gin_param=t0.evaluation.examples = 5")
