@@ -395,7 +395,7 @@ def test_model_api_t5_parses_the_plain_bindings(tmp_path, monkeypatch, named):
     path.write_text(f"import {module}\nd_ff = {11 + named}\n")
     (tmp_path / f"{module}.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    parse = lambda flags: t5_mtf_model._parse_operative_config(flags.model_dir)  # noqa: E731
+    parse = lambda flags, argv: t5_mtf_model._parse_operative_config(flags.model_dir)  # noqa: E731
     monkeypatch.setattr(model_api, "_run", parse)
     gin_file = [str(path)] if named else []
     flags = types.SimpleNamespace(mode="eval", model_dir=str(tmp_path), gin_file=gin_file)
