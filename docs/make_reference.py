@@ -122,7 +122,7 @@ def _format_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 def _format_commands() -> Iterator[str]:
     from t0.cli.cache_tasks import FLAGS
     from t0.cli.main import VERBS
-    from t0.config.flag_table import TABLE, Flag
+    from t0.config.flag_table import TABLE
 
     yield "## t5_mesh_transformer\n"
     yield "T5's flags and ours. The last column lists the modes that read a flag, if not all do.\n"
@@ -148,7 +148,7 @@ def _format_commands() -> Iterator[str]:
                 _format_default(default),
                 _format_description(description, choices),
             )
-            for kind, name, default, description, choices, *_ in (Flag(*row) for row in FLAGS)
+            for kind, name, default, description, choices, *_ in FLAGS
         ],
     )
     yield "## t0\n"

@@ -7,6 +7,7 @@ SeqIO has a command of the same name. This command accepts all of its flags, wit
 and has further flags.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from t0.files.publishing import folder_of_run
 
 COMMAND = "seqio_cache_tasks"
 # (kind, name, default, help) of each flag. SeqIO's flags come first, then ours.
-FLAGS = (
+FLAGS = tuple(itertools.starmap(Flag, (
     ("list", "tasks", None, "Regexes of task names, or names of mixtures (default: all tasks)."),
     ("list", "excluded_tasks", None, "Regexes or mixtures of tasks to skip."),
     ("string", "output_cache_dir", None, "The directory to write to, local or gs://. Required."),
@@ -49,12 +50,12 @@ FLAGS = (
     ("boolean", "skip_absent_splits", False, "Skip and report splits whose data is missing."),
     ("float", "max_dropped_share", 0.1, "Fail if a split loses more rows for unknown reasons."),
     ("boolean", "allow_hidden_labels", False, "Keep rows and splits without labels."),
-)  # fmt: skip
+)))  # fmt: skip
 
 
 def command_flags() -> flags.FlagValues:
     """Returns the flags of `seqio_cache_tasks`."""
-    return define_flags(Flag(*row) for row in FLAGS)
+    return define_flags(FLAGS)
 
 
 def parse(argv: Sequence[str]) -> flags.FlagValues:

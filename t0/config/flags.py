@@ -159,8 +159,16 @@ def from_values(values: Mapping[str, Any]) -> flags.FlagValues:
 
 def words_of(flag_values: flags.FlagValues) -> list[str]:
     """Returns the words of a command line with the flags that were set."""
-    chosen = [flag_values[name] for name in flag_values if flag_values[name].present]
-    return [word for flag in chosen for word in flag.serialize().splitlines()]
+    words: list[str] = []
+    for name in flag_values:
+        flag = flag_values[name]
+        if not flag.present:
+            continue
+        if isinstance(flag, flags.MultiFlag):  # a value may have several lines
+            words += [f"--{name}={value}" for value in flag.value]
+        else:
+            words.append(flag.serialize())
+    return [word for word in words if word]
 
 
 def bindings_of(values: Mapping[str, Any]) -> list[str]:

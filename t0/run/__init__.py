@@ -14,7 +14,7 @@
     spec_from_gin       converts a configured run to a run specification, for an engine without gin
     run_records  builds the files that describe a run, for an engine without gin
     modes        the table from mode to the function that runs it
-    mesh_modes   calls Mesh TensorFlow's own `run`, on a TPU and for what our code does not support
+    mesh_modes   calls Mesh TensorFlow's own `run`, on a TPU and for runs that our code does not support
     model_api    the modes of T5's Model API
     configured_run        the record of a run that is configured and checked
     task_evaluation       modes `eval` and `score_eval`: ranks, decodes or measures each task

@@ -62,7 +62,7 @@ def check_checkpoint(run: ParsedRun) -> Iterator[str]:
 
 def check_last_step(run: ParsedRun) -> Iterator[str]:
     """Checks that training ends after the step of its initial checkpoint, and names both."""
-    if run.mode != "train" or checkpoint_files.latest(run.flags.model_dir):
+    if run.mode != "train" or run.latest_checkpoint:
         return
     checkpoint = run.named_checkpoint
     if not checkpoint:
@@ -89,7 +89,7 @@ def check_checkpoint_vocabulary(run: ParsedRun) -> Iterator[str]:
     Yields:
       a note if the tokenizer of a Hugging Face folder gives other ids, and --vocab is set.
     """
-    latest = checkpoint_files.latest(run.flags.model_dir) if run.mode == "train" else None
+    latest = run.latest_checkpoint if run.mode == "train" else None
     named = None if latest else run.named_checkpoint
     if named:
         yield from _compare_tokenizers(run, named)
@@ -110,11 +110,11 @@ def initial_step(checkpoint: str) -> int:
         return source.facts.step or 0
 
 
-def _check_engine(model_dir: str, torch_step: int) -> None:
-    latest = checkpoint_files.latest(model_dir)
+def _check_engine(run: ParsedRun, torch_step: int) -> None:
+    latest = run.latest_checkpoint
     if torch_step > (checkpoint_files.global_step(latest) if latest else -1):
         raise UserError(
-            f"{model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{torch_step}, "
+            f"{run.flags.model_dir} has a newer checkpoint of the PyTorch engine, torch.ckpt-{torch_step}, "
             "from which TensorFlow cannot resume. Add --engine=torch, or use another "
             "--model_dir, such as the folder of --export_mtf (docs/gpu.md)"
         )
@@ -123,12 +123,10 @@ def _check_engine(model_dir: str, torch_step: int) -> None:
 def _check_training(run: ParsedRun) -> None:
     torch_checkpoints = torch_shards.steps(Path(run.flags.model_dir))
     if torch_checkpoints and not run.read_elsewhere:
-        _check_engine(run.flags.model_dir, max(torch_checkpoints))
-    latest = checkpoint_files.latest(run.flags.model_dir)
-    if latest:  # training resumes from it, and does not read the initial checkpoint
-        check_sizes(latest)
-        return
-    if run.named_checkpoint:
+        _check_engine(run, max(torch_checkpoints))
+    if run.latest_checkpoint:  # training resumes from it, and does not read the initial checkpoint
+        check_sizes(run.latest_checkpoint)
+    elif run.named_checkpoint:
         _check_named(run.named_checkpoint)
 
 

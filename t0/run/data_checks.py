@@ -73,8 +73,8 @@ def check_batch(run: ParsedRun) -> None:
 
 def check_mixtures(run: ParsedRun) -> None:
     """Checks that the mixtures of the run's mode exist."""
-    for name in filter(None, [bound("get_vocabulary.mixture_or_task_name")]):
-        data_spec.known_mixture(name)
+    if vocabulary_of := bound("get_vocabulary.mixture_or_task_name"):
+        data_spec.known_mixture(vocabulary_of)
     for _, name in _mixtures(run.mode):
         data_spec.known_mixture(name)
 
@@ -100,7 +100,7 @@ def check_caches(run: ParsedRun) -> Iterator[str]:
     """Checks that the caches that the run reads exist, and are current and whole.
 
     Yields:
-      notes about caches that are stale, or that the run does not read.
+      notes about caches that are stale, or that do not record how they were made.
     """
     for function, name in _mixtures(run.mode):
         if not _uses_cache(function):

@@ -4,7 +4,7 @@
     findings.check_all((check_lengths, After((check_lengths,), check_batch)), run)
     notes = findings.notes()                  # UserError with all faults
 
-A check reads what it checks from its arguments. It returns or yields notes, and raises a UserError
+A check reads a run or its flags from its arguments. It returns or yields notes, and raises a UserError
 for a fault.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from t0.errors import UserError
 
-Check = Callable[[Any], Iterable[str] | None]
+Check = Callable[..., Iterable[str] | None]
 
 
 class After(NamedTuple):
@@ -40,7 +40,7 @@ class Findings:
             self._failed.add(check)
 
     def check_all(self, checks: Sequence[Check | After], *arguments: Any) -> None:
-        """Calls checks in order. A check that needs a skipped check is skipped too."""
+        """Calls checks in order. A check that needs a skipped check is also skipped."""
         for each in checks:
             needs, check = each if isinstance(each, After) else ((), each)
             if self._failed.intersection(needs):

@@ -78,7 +78,7 @@ def export(flags: Any, vocabulary: Any) -> None:
 def _initial_checkpoint(run: ParsedRun) -> dict[str, Any]:
     """Returns the argument of `run` that names the initial checkpoint; {} if none is needed."""
     checkpoint = run.named_checkpoint
-    if not checkpoint or checkpoint_files.latest(run.flags.model_dir):
+    if not checkpoint or run.latest_checkpoint:
         return {}  # training resumes from its own latest checkpoint
     if is_configured("t0.adapter"):  # the engine reads every format, and records this path
         return {"init_checkpoint": checkpoint}

@@ -1,4 +1,4 @@
-"""Runs modes with Mesh TensorFlow's own `run`, on a TPU and for what our own code does not support.
+"""Runs modes with Mesh TensorFlow's own `run`, on a TPU and for runs that ours does not support.
 
     with reading(checkpoint):           # Mesh TensorFlow reads this checkpoint and no other one
         run_on_tpu(run)

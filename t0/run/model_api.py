@@ -21,7 +21,7 @@ from t0.config.saved_config import save_command
 from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import devices
-from t0.run import checkpoint_checks, initial_checkpoint, run_arguments
+from t0.run import checkpoint_checks, initial_checkpoint, run_arguments, run_files
 from t0.run.findings import After, Check, Findings
 from t0.training import estimator, mesh_session
 from t0.training.graph import TrainingSpec
@@ -85,7 +85,7 @@ def _run(flags: Any, argv: Sequence[str]) -> None:
     findings.check_all(_CHECKS, flags)
     for note in findings.notes():
         print(note, file=sys.stderr)
-    save_command(flags.model_dir, argv)
+    save_command(run_files.output_dir() or flags.model_dir, argv)
     steps, trains = _checkpoint_steps(flags), flags.mode in _TRAINING
     total_steps = flags.train_steps
     if flags.mode != "train":

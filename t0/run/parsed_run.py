@@ -10,7 +10,7 @@ import dataclasses
 import functools
 from typing import Any
 
-from t0.checkpoints import recognise
+from t0.checkpoints import checkpoint_files, recognise
 from t0.compat import t5_mesh
 from t0.config.bindings import bound
 from t0.config.flag_table import GIN_MODES
@@ -61,7 +61,12 @@ class ParsedRun:
         flags = [self.flags[name] for name in _TASK_FLAGS if self.flags[name].present]
         return {x.name: [x.value] if isinstance(x.value, str) else x.value for x in flags}
 
-    @property
+    @functools.cached_property
+    def latest_checkpoint(self) -> str | None:
+        """The latest checkpoint in the model directory, from which training resumes, or None."""
+        return checkpoint_files.latest(self.flags.model_dir)
+
+    @functools.cached_property
     def named_checkpoint(self) -> str | None:
         """The checkpoint that the flags or gin name.
 

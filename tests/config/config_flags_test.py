@@ -205,3 +205,11 @@ def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
 def test_flag_of_the_model_api_without_it_names_the_gin_parameter():
     (note,) = flags.check_mode(flags.parse([COMMAND, "--batch_size=16"]), "train")
     assert note.endswith("it has no effect here. Use --gin.BATCH_SIZE=16 (sequences)")
+
+
+def test_words_of_flags_are_read_back_as_the_same_flags():
+    lengths = "--gin_param=run.sequence_length = {\n  'inputs': 8}"
+    words = ["--model_dir=/m", lengths, "--gin_param=b = 2", "--data_dir=a,b", "--noskip_bad_rows"]
+    found = flags.words_of(flags.parse([COMMAND, *words]))
+    assert sorted(found) == sorted(words)
+    assert found.index(lengths) < found.index("--gin_param=b = 2")
