@@ -53,10 +53,10 @@ def read_tasks(question: dict[str, Any]) -> list[Any]:
     names = [n for n in seqio.TaskRegistry.names() if re.fullmatch(question["tasks"], n)]
 
     def read(name: str) -> Any:
-        task, few = seqio.TaskRegistry.get(name), question["examples"] or sys.maxsize
-        records = prompted_records(task.source, "validation", task.output_features)
-        records = itertools.takewhile(lambda record: record.example < few, records)
-        return count_task(rank_task_facts(name, "validation"), sort_records(records), LIMITS)
+        task, most = seqio.TaskRegistry.get(name), question["examples"] or sys.maxsize
+        read = prompted_records(task.source, "validation", task.output_features)
+        few = itertools.takewhile(lambda record: record.example < most, read.records)
+        return count_task(rank_task_facts(name, "validation"), sort_records(few), LIMITS)
 
     return [read(name) for name in sorted(names)]
 

@@ -2,12 +2,9 @@
 
     python docs/make_reference.py         # `make docs` runs it; tests/rules/docs_test.py compares
 
-Gin files and Python files are read as text, so TensorFlow is not imported:
-
 - Flags come from the tables that define them.
 - Macros are the plain names that a file in gin/ sets. Their meaning comes from the file's header.
-- Gin parameters are those of the learning rate schedules, and of the functions and classes that
-  `gin.configurable` or `gin.external_configurable` registers.
+- Gin parameters are those of the functions and classes that this project registers with gin.
 - A file format is the header of the module that writes it.
 """
 
@@ -29,7 +26,7 @@ HEAD = """\
 Generated from the code by `docs/make_reference.py`: do not edit it by hand.
 
 - The commands' flags: [t5_mesh_transformer](#t5_mesh_transformer),
-  [seqio_cache_tasks](#seqio_cache_tasks), [t0](#t0)
+  [seqio_cache_tasks](#seqio_cache_tasks), [t0.torch](#t0torch), [t0](#t0)
 - [Environment variables](#environment-variables)
 - [Gin macros](#gin-macros) of the files in `gin/`
 - [Gin parameters](#gin-parameters) that this project adds
@@ -71,7 +68,6 @@ _DESCRIBED = re.compile(r"^#   (?! )([A-Za-z_][\w., /]*?)(?:  +(.*))?$")
 _CONTINUED = re.compile(r"^#    +(\S.*)$")
 # In Python a whole string; in shell $NAME or ${NAME...}.
 _VARIABLE = re.compile(r"(?:(?<=[\"'])|(?<=\$)|(?<=\$\{))(T0_[A-Z_]+)(?=[\"':}])")
-_REGISTERS = "gin.external_configurable"
 _SECTION = re.compile(r"^\s*(Attributes|Args|Returns|Yields|Raises|Note|Example):")
 _ENTRY = re.compile(r"^  (\w+(?:, \w+)*): (.*)$")
 
@@ -122,6 +118,7 @@ def _format_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterat
 def _format_commands() -> Iterator[str]:
     from t0.cli.cache_tasks import FLAGS
     from t0.cli.main import VERBS
+    from t0.cli.torch_run import make_parser
     from t0.config.flag_table import TABLE
 
     yield "## t5_mesh_transformer\n"
@@ -151,6 +148,9 @@ def _format_commands() -> Iterator[str]:
             for kind, name, default, description, choices, *_ in FLAGS
         ],
     )
+    yield "## t0.torch\n"
+    yield "`bin/torch_train`, `python -m t0.torch`: also the flags of t5_mesh_transformer.\n"
+    yield from _format_arguments(make_parser())
     yield "## t0\n"
     for verb, (module, description) in VERBS.items():
         yield f"### t0 {verb}\n"
@@ -175,9 +175,13 @@ def _format_description(description: str, choices: Sequence[str]) -> str:
 def _format_verb(module: Any) -> Iterator[str]:
     parser = argparse.ArgumentParser(add_help=False)
     module.add_arguments(parser)
+    yield from _format_arguments(parser)
+
+
+def _format_arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     rows = []
     for action in parser._actions:
-        if action.help == argparse.SUPPRESS:
+        if action.help == argparse.SUPPRESS or action.dest == "help":
             continue
         name = ", ".join(action.option_strings) or action.metavar or action.dest
         default = None if action.default == argparse.SUPPRESS else action.default
@@ -280,101 +284,43 @@ def _read_descriptions(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
         words = [match[2]] if match and match[2] else []
 
 
-# Names that gin can configure, read from the source.
+# Names that gin can configure.
 
 
 def _format_parameters() -> Iterator[str]:
+    from t0.config.bindings import annotations_of, registered
+    from t0.config.plain_data import describe_type, is_plain
+    from t0.run import configure
+    from t0.tasks import instruction_tasks, metrics, recipe_tasks  # noqa: F401 (register names)
+
+    configure.register()
     yield "## Gin parameters\n"
     yield (
         "The names that this project adds to gin; those of Mesh TensorFlow and T5 are unchanged. "
-        "`NAME.PARAMETER = VALUE` sets a parameter.\n"
+        "`NAME.PARAMETER = VALUE` sets a parameter. A run checks the values before it starts.\n"
     )
-    # Registered by `t0.run.configure`.
-    schedules = ROOT / "t0" / "training" / "schedules.py"
-    definitions = {
-        node.name: (node, schedules)
-        for node in ast.parse(schedules.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    }
-    for path in sorted((ROOT / "t0").rglob("*.py")):
-        source = path.read_text(encoding="utf-8")
-        if "gin.configurable" not in source and _REGISTERS not in source:
-            continue
-        tree = ast.parse(source)
-        for node in tree.body:
-            name = _find_registered_name(node)
-            if name:
-                definitions[name] = (node, path)
-        definitions |= {
-            name: _find_definition(tree, target) for name, target in _find_external_names(tree)
-        }
-    for name, (node, path) in sorted(definitions.items()):
+    for name, configurable in sorted(registered("t0").items()):
+        function = configurable.wrapped
+        path = Path(inspect.getsourcefile(function)).relative_to(ROOT)
+        docstring = inspect.cleandoc(function.__doc__ or "")
         yield f"### t0.{name}\n"
-        docstring = inspect.cleandoc(ast.get_docstring(node) or "")
-        yield f"{_escape(docstring.split(chr(10) + chr(10))[0])} (`{path.relative_to(ROOT)}`)\n"
-        descriptions = dict(_parse_entries(docstring))
-        rows = [
-            (f"`{parameter}`", default, _escape(descriptions.get(parameter, "")))
-            for parameter, default in _list_defaults(node)
-        ]
+        yield f"{_escape(docstring.split(chr(10) + chr(10))[0])} (`{path}`)\n"
+        descriptions, kinds = dict(_parse_entries(docstring)), annotations_of(function)
+        rows = []
+        for parameter in inspect.signature(function).parameters.values():
+            name, default = parameter.name, parameter.default
+            if name in (configurable.denylist or ()) or parameter.kind is parameter.VAR_KEYWORD:
+                continue
+            rows.append(
+                (
+                    f"`{name}`",
+                    "" if default is parameter.empty else _format_code(repr(default)),
+                    _escape(describe_type(kinds[name])) if is_plain(kinds[name]) else "",
+                    _escape(descriptions.get(name, "")),
+                )
+            )
         if rows:
-            yield from _format_table(("parameter", "default", "description"), rows)
-
-
-def _find_registered_name(node: ast.stmt) -> str | None:
-    """Returns the name that `gin.configurable` gives a function or class, or None."""
-    for decorator in getattr(node, "decorator_list", ()):
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "gin.configurable":
-            return decorator.args[0].value if decorator.args else node.name
-    return None
-
-
-def _find_external_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yields each name that `gin.external_configurable` gives, with its object as MODULE.NAME."""
-    for node in tree.body:
-        call = getattr(node, "value", None)
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == _REGISTERS:
-            yield call.args[1].value, ast.unparse(call.args[0])
-
-
-def _find_definition(tree: ast.Module, name: str) -> tuple[ast.stmt, Path]:
-    """Returns the definition of MODULE.NAME, if the file imports MODULE, and its file."""
-    module, _, name = name.partition(".")
-    (folder,) = (
-        node.module
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and module in [alias.name for alias in node.names]
-    )
-    path = ROOT / folder.replace(".", "/") / f"{module}.py"
-    body = ast.parse(path.read_text(encoding="utf-8")).body
-    return next(node for node in body if getattr(node, "name", None) == name), path
-
-
-def _list_defaults(node: ast.stmt) -> Iterator[tuple[str, str]]:
-    """Yields the parameters of a function, or of a class (fields or __init__), with defaults."""
-    if isinstance(node, ast.ClassDef):
-        constructors = [
-            n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
-        ]
-        if not constructors:
-            for field in node.body:
-                if isinstance(field, ast.AnnAssign) and "field(init=False)" not in ast.unparse(
-                    field
-                ):
-                    yield (
-                        field.target.id,
-                        _format_code(ast.unparse(field.value)) if field.value else "",
-                    )
-            return
-        node = constructors[0]
-    arguments = node.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    missing = [None] * (len(positional) - len(arguments.defaults))
-    pairs = [*zip(positional, [*missing, *arguments.defaults], strict=True)]
-    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    for argument, default in pairs:
-        if argument.arg != "self":
-            yield argument.arg, _format_code(ast.unparse(default)) if default is not None else ""
+            yield from _format_table(("parameter", "default", "value", "description"), rows)
 
 
 def _parse_entries(docstring: str) -> Iterator[tuple[str, str]]:

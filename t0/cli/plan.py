@@ -220,7 +220,8 @@ def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = 
     """
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     from t0.config import gin_files, parse
-    from t0.run import configure
+    from t0.run import binding_checks, configure
+    from t0.run.findings import Findings
 
     mesh = None
     if slice_ and not any("tpu_topology" in binding for binding in flag_values.gin_param or []):
@@ -237,3 +238,6 @@ def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = 
     parsed = configure.parse_gin(flag_values, [mesh] if mesh else [])
     not_needed = _OPTIONAL_MACROS - {"MIXTURE_OR_TASK_NAME"} if reads_data else _OPTIONAL_MACROS
     parse.check_required(parsed, except_for=not_needed, undefined=False)
+    findings = Findings()
+    findings.check(binding_checks.check_values, flag_values)
+    findings.notes()

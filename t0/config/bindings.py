@@ -11,6 +11,7 @@ replaced by their values, but a value such as `@tpu_mesh_shape()` remains a refe
 import copy
 import inspect
 import re
+import typing
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
@@ -91,6 +92,43 @@ def read_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, 
     lists = (configurable.allowlist, configurable.denylist)
     wrapper = gin_config._make_gin_wrapper(collect, configurable.wrapped, *names, *lists)
     return wrapper(**arguments)
+
+
+def registered(module: str) -> dict[str, Any]:
+    """Returns name -> function or class, for what is registered with gin in a module such as "t0".
+
+    Each has the attributes `wrapped` (the function or class) and `denylist` (the parameters that
+    its caller passes, so that gin must not bind them).
+    """
+    prefix = f"{module}."
+    return {
+        selector.removeprefix(prefix): configurable
+        for selector, configurable in gin_config._REGISTRY.items()
+        if selector.startswith(prefix)
+    }
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns the annotations of the parameters of a function or of a class."""
+    called = function.__init__ if inspect.isclass(function) else function
+    return typing.get_type_hints(called, include_extras=True)
+
+
+def typed_bindings(module: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the plain values that gin binds to the functions and classes of a gin module.
+
+    Yields:
+      (parameter, such as "train_loop.seed"; its annotation; its value, with macros replaced). A
+      value that refers to a function is left out, because gin calls the function later.
+    """
+    ours = registered(module)
+    for (_, selector), values in gin_config._CONFIG.items():
+        function = selector.removeprefix(f"{module}.")
+        kinds = annotations_of(ours[function].wrapped) if function in ours else {}
+        for name in kinds.keys() & values.keys():
+            plain = resolve_macros(values[name])
+            if plain is not gin.REQUIRED and not any(gin_config.iterate_references([plain])):
+                yield f"{function}.{name}", kinds[name], plain
 
 
 def resolve_macros(value: Any) -> Any:

@@ -25,6 +25,16 @@ Record = typing.TypeVar("Record")
 LARGEST = 2**63 - 1  # the largest integer of numpy and PyTorch
 
 
+_UNLIMITED = 2**31 - 1  # a maximum from here on only excludes what a computer cannot represent
+_IN_WORDS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: "None",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Range:
     """The allowed range of a number, in an `Annotated` type: its smallest and largest value."""
@@ -35,6 +45,8 @@ class Range:
 
 Count = Annotated[int, Range(0)]
 NotNegative = Annotated[float, Range(0, sys.float_info.max)]
+Share = Annotated[float, Range(0, 1)]
+BelowOne = Annotated[float, Range(0, 1 - 1e-9)]  # the decay of a moving average
 Positive = Annotated[int, Range(1, 2**31 - 1)]
 Tokens = Annotated[int, Range(1, 2**20)]
 Rows = Annotated[int, Range(1, 2**20)]
@@ -109,19 +121,60 @@ def read_plain(value: Any, kind: Any, location: str) -> Any:
     raise _misfit_error(value, location, _name_of(kind))
 
 
+def is_plain(kind: Any) -> bool:
+    """Returns whether a type, such as an annotation, consists of plain types without dataclasses.
+
+    >>> is_plain(Sequence[str] | None), is_plain(Callable[[int], str])
+    (True, False)
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Annotated, Literal):
+        return True
+    if origin in (tuple, Sequence, Mapping, types.UnionType, typing.Union):
+        return all(is_plain(argument) for argument in arguments if argument is not Ellipsis)
+    return kind in (bool, int, float, str, types.NoneType)
+
+
 def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
     # Booleans are rejected here, because True and False are integers in Python. The value 4.0 is
     # accepted for an integer, because JSON does not distinguish 4.0 from 4.
+    expected = _describe_range(kind, allowed)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _misfit_error(value, location, kind.__name__)
+        raise _misfit_error(value, location, expected)
     if isinstance(value, float) and not math.isfinite(value):
         raise _misfit_error(value, location, "a finite number")
     if kind is int and value != int(value):
-        raise _misfit_error(value, location, "int")
+        raise _misfit_error(value, location, expected)
     if not allowed.least <= value <= allowed.most:
-        least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
-        raise _misfit_error(value, location, f"a number from {least} to {most}")
+        full = _describe_range(kind, allowed, with_most=value > allowed.most)
+        raise _misfit_error(value, location, full)
     return kind(value)
+
+
+def _describe_range(kind: type, allowed: Range, *, with_most: bool = False) -> str:
+    least, most = (f"{x:,}" if isinstance(x, int) else f"{x:g}" for x in vars(allowed).values())
+    number = _IN_WORDS[kind]
+    if allowed.least > -_UNLIMITED:
+        number += f" from {least}"
+    if with_most or allowed.most < _UNLIMITED:
+        number += f" to {most}"
+    return number
+
+
+def describe_type(kind: Any) -> str:
+    """Describes the values of a plain type in words.
+
+    >>> describe_type(Count | None), describe_type(Sequence[str])
+    ('a whole number from 0, or None', 'a list of texts')
+    """
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _describe_range(*arguments)
+    if origin in (types.UnionType, typing.Union):
+        return ", or ".join(map(describe_type, arguments))
+    if origin in (tuple, Sequence):
+        return "a list of " + {str: "texts"}.get(arguments[0], "numbers")
+    return _name_of(kind)
 
 
 def _misfit_error(value: Any, location: str, expected: str) -> ValueError:
@@ -136,7 +189,8 @@ def _name_of(kind: Any) -> str:
     origin = typing.get_origin(kind)
     if origin is Literal:
         return " or ".join(map(repr, typing.get_args(kind)))
-    return {tuple: "a list", Sequence: "a list", Mapping: "an object"}.get(origin) or kind.__name__
+    names = {tuple: "a list", Sequence: "a list", Mapping: "an object"} | _IN_WORDS
+    return names.get(origin or kind) or kind.__name__
 
 
 def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:

@@ -21,12 +21,12 @@ import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from t0.caching.row_numbers import ROW
-from t0.config.plain_data import Count, Positive, Range
+from t0.config.plain_data import Count, Positive, Share
 from t0.config.specification import RankSpec
 from t0.errors import UserError, say
 from t0.evaluation import rank_metrics
@@ -98,8 +98,8 @@ class RankEvaluationSettings:
         match.
     """
 
-    max_excluded_share: Annotated[float, Range(0, 1)] = 0.5
-    max_truncated_targets_share: Annotated[float, Range(0, 1)] = 0.5
+    max_excluded_share: Share = 0.5
+    max_truncated_targets_share: Share = 0.5
     max_shapes: Positive = 24
     dtype: Literal["float32", "bfloat16"] = "float32"
     shard_id: Count = 0

@@ -9,10 +9,11 @@ Gin must have been parsed. The values are those that it binds, or the defaults.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from t0.compat import gin
 from t0.config.bindings import bound
+from t0.config.plain_data import Count, Positive
 from t0.errors import UserError
 from t0.evaluation import ranking
 from t0.evaluation.records import sample_facts
@@ -48,26 +49,14 @@ class EvaluationSettings:
       device: the device of the engine "torch": "cuda", "cpu", or "auto" for CUDA if there is a GPU.
     """
 
-    examples: int | None = None
+    examples: Positive | None = None
     tasks: Sequence[str] = ()
     source: str | None = None
     name: str | None = None
-    written_predictions: int | None = None
+    written_predictions: Count | None = None
     decoded: str | None = None
-    engine: str = "tensorflow"
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        if self.engine not in ("tensorflow", "torch"):
-            raise UserError(
-                f"evaluation.engine is {self.engine!r}; expected 'tensorflow' or 'torch'"
-            )
-        for name, least in (("examples", 1), ("written_predictions", 0)):
-            count = getattr(self, name)
-            if count is not None and (not isinstance(count, int) or count < least):
-                raise UserError(
-                    f"evaluation.{name} is {count!r}; expected a whole number from {least}"
-                )
+    engine: Literal["tensorflow", "torch"] = "tensorflow"
+    device: Literal["auto", "cuda", "cpu"] = "auto"
 
 
 def refuse_shuffling(reason: str) -> None:

@@ -29,6 +29,7 @@ from t0.compat import gin, seqio
 from t0.compat import tf1 as tf
 from t0.config import specification
 from t0.config.bindings import bound, read_arguments
+from t0.config.plain_data import Rows
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.errors import UserError, say, short_reason, unknown_name
 from t0.feeding.objectives import eos_of, instructions_of, objective_of
@@ -93,7 +94,7 @@ ChoiceLosses = gin.external_configurable(specification.ChoiceLosses, "choice_los
 
 
 @gin.configurable("packing", module="t0")
-def window(rows: int = 512) -> int:
+def window(rows: Rows = 512) -> int:
     """Returns the number of rows whose examples are packed together (gin: `packing.rows`)."""
     return rows
 

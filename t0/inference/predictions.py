@@ -27,7 +27,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class InferenceSettings:
     shard_id: Count = 0
     num_shards: Positive = 1
     add_eos: bool | None = None
-    activation_dtype: str = "float32"
+    activation_dtype: Literal["auto", "float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         check_settings(self, "infer")

@@ -1,15 +1,17 @@
 """Checks what flags and gin bind: that a run reads it, and that its values are possible.
 
 check_bindings(run, parsed)     # ["--beam_size has no effect in mode 'train'"]
-check_settings(run)             # UserError: evaluation.engine is 'jax'; expected ...
+check_values(run)               # UserError: evaluation.engine is 'jax'; expected ...
+check_settings(run)             # UserError: infer.output_dir is not set
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from t0.config import flag_table, parse
 from t0.config import flags as command_flags
-from t0.config.bindings import bound
+from t0.config.bindings import bound, typed_bindings
+from t0.config.plain_data import is_plain, read_plain
 from t0.errors import UserError
 from t0.evaluation.settings import EvaluationSettings, first_records
 from t0.feeding.data_spec import ChoiceLosses
@@ -78,8 +80,26 @@ def check_objects(run: ParsedRun) -> None:
             )
 
 
+def check_values(run: Any) -> Iterator[UserError]:
+    """Checks the type and range of each value that gin binds to a setting of this project.
+
+    The annotation of a parameter or field is its type. The settings are not created, because a
+    setting that is created is also written to the operative config.
+
+    Yields:
+      a fault for each wrong value.
+    """
+    del run  # gin has the values
+    for name, kind, value in typed_bindings("t0"):
+        if is_plain(kind):
+            try:
+                read_plain(value, kind, name)
+            except ValueError as error:
+                yield UserError(f"{error} (docs/reference.md)")
+
+
 def check_settings(run: ParsedRun) -> None:
-    """Checks the values of the settings that the run's mode reads.
+    """Checks the settings that the run's mode reads against each other.
 
     Settings that only our own engines read are checked by `evaluation_checks.check_mode`, because a
     setting that is created is also written to the operative config.

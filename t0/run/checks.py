@@ -6,7 +6,7 @@
 They run before anything is written or converted. A check whose input is faulty is skipped.
 """
 
-from t0.run.binding_checks import check_objects, check_settings
+from t0.run.binding_checks import check_objects, check_settings, check_values
 from t0.run.checkpoint_checks import (
     check_adapter,
     check_checkpoint,
@@ -51,7 +51,8 @@ DATA_CHECKS: tuple[Check | After, ...] = (
     After((*_DATA, check_settings, check_splits), check_caches),
 )
 CHECKS: tuple[Check | After, ...] = (
-    check_settings,
+    check_values,
+    After((check_values,), check_settings),
     check_objects,
     check_lengths,
     After((check_lengths,), check_batch),

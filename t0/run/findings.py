@@ -4,8 +4,8 @@
     findings.check_all((check_lengths, After((check_lengths,), check_batch)), run)
     notes = findings.notes()                  # UserError with all faults
 
-A check reads a run or its flags from its arguments. It returns or yields notes, and raises a UserError
-for a fault.
+A check reads a run or its flags from its arguments. It returns or yields notes. It raises a
+UserError for a fault, or yields several.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from t0.errors import UserError
 
-Check = Callable[..., Iterable[str] | None]
+Check = Callable[..., Iterable[str | UserError] | None]
 
 
 class After(NamedTuple):
@@ -32,11 +32,18 @@ class Findings:
         self._failed: set[Check] = set()
 
     def check(self, check: Check, *arguments: Any) -> None:
-        """Calls a check, and keeps its notes or its fault."""
+        """Calls a check, and keeps its notes and faults."""
+        faults: list[UserError] = []
         try:
-            self._notes += check(*arguments) or ()
+            for line in check(*arguments) or ():
+                if isinstance(line, UserError):
+                    faults.append(line)
+                else:
+                    self._notes.append(line)
         except UserError as error:
-            self._faults.append(error)
+            faults.append(error)
+        if faults:
+            self._faults += faults
             self._failed.add(check)
 
     def check_all(self, checks: Sequence[Check | After], *arguments: Any) -> None:

@@ -22,6 +22,7 @@ from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import devices
 from t0.run import checkpoint_checks, initial_checkpoint, run_arguments, run_files
+from t0.run.binding_checks import check_values
 from t0.run.findings import After, Check, Findings
 from t0.training import estimator, mesh_session
 from t0.training.graph import TrainingSpec
@@ -154,6 +155,7 @@ def _check_batch(flags: Any) -> None:
 
 
 _CHECKS: tuple[Check | After, ...] = (
+    check_values,
     _check_steps,
     _check_flags,
     _check_mixture,

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
@@ -43,8 +43,8 @@ class RowPredictionSettings:
     rows: str | None = None
     prompts: str = ""
     prompt: str = ""
-    engine: str = "tensorflow"
-    device: str = "auto"
+    engine: Literal["tensorflow", "torch"] = "tensorflow"
+    device: Literal["auto", "cuda", "cpu"] = "auto"
 
 
 def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:

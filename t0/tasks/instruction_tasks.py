@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from t0.compat import gin, seqio, tf
+from t0.config.plain_data import Positive
 from t0.errors import UserError
 from t0.sources.instructions import (
     Chosen,
@@ -196,7 +197,7 @@ class InstructionSettings:
       seed: the seed with which instances, their order and their encodings are drawn.
     """
 
-    instances_per_task: int | None = 100
+    instances_per_task: Positive | None = 100
     languages: Sequence[str] = ("English",)
     seed: int = 0
 

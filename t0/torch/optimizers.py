@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 
 from t0.checkpoints.shape import factored_axes
-from t0.config.plain_data import Count, Range
+from t0.config.plain_data import BelowOne, Count, Range, Share
 from t0.config.specification import ConfiguredSpec, read_value
 from t0.errors import UserError
 from t0.torch.sharding import Weight, compile_pattern
@@ -48,8 +48,6 @@ class Slot:
     shape: tuple[int, ...]
 
 
-_Share = Annotated[float, Range(0, 1)]
-_BelowOne = Annotated[float, Range(0, 1 - 1e-9)]
 _Positive = Annotated[float, Range(1e-30, 1e30)]
 
 
@@ -74,8 +72,8 @@ class AdafactorParameters:
     """The parameters of Adafactor in a specification."""
 
     multiply_by_parameter_scale: bool
-    decay_rate: _DecaySchedule | _Share
-    beta1: _BelowOne
+    decay_rate: _DecaySchedule | Share
+    beta1: BelowOne
     clipping_threshold: _Positive | None
     factored: bool
     epsilon1: float
@@ -90,8 +88,8 @@ class _AdamParameters:
     """The parameters that `AdamW` has in both of its forms."""
 
     weight_decay_rate: float
-    beta_1: _BelowOne
-    beta_2: _BelowOne
+    beta_1: BelowOne
+    beta_2: BelowOne
     epsilon: float
     offset: int
 

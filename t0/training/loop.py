@@ -38,13 +38,12 @@ import os
 import shlex
 import signal
 import time
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from t0.config.plain_data import Count, Rows
+from t0.config.plain_data import Count, NotNegative, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
@@ -155,17 +154,9 @@ class LoopOptions:
     validation_mixture: str | None = None
     evaluate_every_steps: Count | None = None
     stop_after_evaluations: Count | None = None
-    max_hours: float | None = None
+    max_hours: NotNegative | None = None
     unfilled_variables: Sequence[str] = ()
     allow_config_change: bool = False
-
-    def __post_init__(self) -> None:
-        choices = typing.get_args(LossAverage)
-        if self.loss_average not in choices:
-            raise UserError(
-                f"train_loop.loss_average is {self.loss_average!r:.40}; expected "
-                f"{' or '.join(map(repr, choices))}"
-            )
 
 
 class Best(NamedTuple):

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from t0.compat import gin, mtf, optimize
 from t0.compat import tf1 as tf
+from t0.config.plain_data import BelowOne, NotNegative
 from t0.mesh.fused import column_sum, row_sum, xla_compiled
 from t0.mesh.gather_embedding import looked_up_rows
 
@@ -42,7 +43,7 @@ def apply_updates(
     variables: Sequence[mtf.Variable],
     *,
     mesh_impl: Any,
-    clip_gradient_norm: float | None = None,
+    clip_gradient_norm: NotNegative | None = None,
 ) -> tuple[list[mtf.Operation], mtf.Tensor, mtf.Tensor]:
     """Updates variables with their gradients.
 
@@ -117,11 +118,11 @@ class AdamWOptimizer(optimize.Optimizer):
     def __init__(  # noqa: PLR0913 (each is a gin parameter)
         self,
         learning_rate: Any,
-        weight_decay_rate: float = 0.0,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        rms_clipping_threshold: float | None = None,
+        weight_decay_rate: NotNegative = 0.0,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: NotNegative = 1e-8,
+        rms_clipping_threshold: NotNegative | None = None,
         multiply_by_parameter_scale: bool = False,
         exclude_from_weight_decay: Sequence[str] = ("rms_norm", "layer_norm"),
         offset: int = 0,
@@ -181,10 +182,10 @@ class AdamWScaleOptimizer(AdamWOptimizer):
     def __init__(
         self,
         learning_rate: Any,
-        weight_decay_rate: float = 0.0,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
+        weight_decay_rate: NotNegative = 0.0,
+        beta_1: BelowOne = 0.9,
+        beta_2: BelowOne = 0.999,
+        epsilon: NotNegative = 1e-6,
         offset: int = 0,
     ) -> None:
         super().__init__(
@@ -210,7 +211,9 @@ class MomentumSGDOptimizer(optimize.Optimizer):
       nesterov: whether to use Nesterov momentum.
     """
 
-    def __init__(self, learning_rate: Any, momentum: float = 0.9, nesterov: bool = False) -> None:
+    def __init__(
+        self, learning_rate: Any, momentum: BelowOne = 0.9, nesterov: bool = False
+    ) -> None:
         self._learning_rate = learning_rate
         self._momentum = momentum
         self._nesterov = nesterov

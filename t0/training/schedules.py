@@ -21,6 +21,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+from t0.config.plain_data import Count, NotNegative, Share
+
 # A number, or a scalar TensorFlow tensor.
 Scalar = Any
 
@@ -60,8 +62,8 @@ def _progress(ops: Any, count: Scalar, first: float, last: float) -> Scalar:
 def constant_with_warmup(
     step: Scalar,
     total_train_steps: int,
-    peak: float = 0.001,
-    warmup_steps: int = 0,
+    peak: NotNegative = 0.001,
+    warmup_steps: Count = 0,
     offset: int = 0,
 ) -> Scalar:
     """Returns a rate that rises linearly to `peak` over `warmup_steps`, and then is constant."""
@@ -72,9 +74,9 @@ def constant_with_warmup(
 def rsqrt(
     step: Scalar,
     total_train_steps: int,
-    warmup_steps: int = 10000,
-    multiplier: float = 1.0,
-    ramp_down_fraction: float = 0.0,
+    warmup_steps: Count = 10000,
+    multiplier: NotNegative = 1.0,
+    ramp_down_fraction: Share = 0.0,
     offset: int = 0,
 ) -> Scalar:
     """Returns T5's truncated rsqrt: `multiplier / sqrt(max(step, warmup_steps))`.
@@ -92,9 +94,9 @@ def rsqrt(
 def rsqrt_then_linear(
     step: Scalar,
     total_train_steps: int,
-    warmup_steps: int = 10000,
-    multiplier: float = 1.0,
-    linear_fraction: float = 0.1,
+    warmup_steps: Count = 10000,
+    multiplier: NotNegative = 1.0,
+    linear_fraction: Share = 0.1,
     offset: int = 0,
 ) -> Scalar:
     """Returns a rate that first equals the rate of `rsqrt`, and then falls linearly to 0.
@@ -112,9 +114,9 @@ def rsqrt_then_linear(
 def linear_with_warmup(
     step: Scalar,
     total_train_steps: int,
-    peak: float = 0.001,
-    warmup_steps: int = 0,
-    end: float = 0.0,
+    peak: NotNegative = 0.001,
+    warmup_steps: Count = 0,
+    end: NotNegative = 0.0,
     offset: int = 0,
 ) -> Scalar:
     """Returns a rate that rises to `peak` over `warmup_steps`, then falls linearly to `end`."""
@@ -126,10 +128,10 @@ def linear_with_warmup(
 def cosine_with_warmup(
     step: Scalar,
     total_train_steps: int,
-    peak: float = 0.001,
-    warmup_steps: int = 0,
-    end: float = 0.0,
-    begin: float = 0.0,
+    peak: NotNegative = 0.001,
+    warmup_steps: Count = 0,
+    end: NotNegative = 0.0,
+    begin: Share = 0.0,
     offset: int = 0,
 ) -> Scalar:
     """Returns a rate that rises to `peak` over `warmup_steps`, then falls to `end` as a cosine.

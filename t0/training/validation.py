@@ -31,6 +31,7 @@ import numpy as np
 
 from t0.compat import gin, mtf, seqio, tfds
 from t0.compat import tf1 as tf
+from t0.config.plain_data import Positive
 from t0.config.specification import DataSpec
 from t0.config.t5_layers import ENCODER_DECODER
 from t0.errors import UserError
@@ -152,7 +153,7 @@ class TaskMetrics:
 
     mixture_or_task_name: str | None = None
     split: str = "validation"
-    examples: int = 64
+    examples: Positive = 64
     use_cached: bool | None = None
 
 

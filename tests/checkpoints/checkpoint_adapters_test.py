@@ -136,7 +136,7 @@ BAD = {
         "'init_lora_weights' = 'pissa' is not supported",
     ),
     "rank": (lambda f: change_config(f, r=5), r"does not fit .*its factors are .*\(4, 48\)"),
-    "no rank": (lambda f: change_config(f, r="4"), "r is '4'; expected int"),
+    "no rank": (lambda f: change_config(f, r="4"), "r is '4'; expected a whole number"),
     "rank above a dimension": (
         lambda folder: (
             change_config(folder, r=17),

@@ -56,8 +56,8 @@ def test_specification_of_run_round_trip_through_json(schedule):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_sequences": True}, "RunSpec.batch_sequences is True; expected int"),
-        ({"batch_sequences": 1.5}, "RunSpec.batch_sequences is 1.5; expected int"),
+        ({"batch_sequences": True}, "RunSpec.batch_sequences is True; expected a whole number"),
+        ({"batch_sequences": 1.5}, "RunSpec.batch_sequences is 1.5; expected a whole number"),
         ({"lengths": [8]}, "RunSpec.lengths is .*; expected an object"),
         ({"model": None}, "RunSpec.model is None; expected an object"),
         ({"model": {**MODEL, "depth": 3}}, "RunSpec.model has the unknown field 'depth'"),
@@ -66,12 +66,12 @@ def test_specification_of_run_round_trip_through_json(schedule):
             "RunSpec.model has no field 'activations'",
         ),
         ({"schedule": float("nan")}, "RunSpec.schedule is nan; expected a finite number"),
-        ({"seed": "0"}, "RunSpec.seed is '0'; expected int"),
+        ({"seed": "0"}, "RunSpec.seed is '0'; expected a whole number"),
         ({"mode": "\ud800"}, "half of a surrogate pair"),
-        ({"seed": -1}, "RunSpec.seed is -1; expected a number from 0 to"),
-        ({"seed": 2**70}, "RunSpec.seed is .*; expected a number from 0 to"),
-        ({"batch_sequences": 2**40}, "RunSpec.batch_sequences is .*; expected a number from 0 to"),
-        ({"lengths": {"targets": 0}}, "RunSpec.lengths.targets is 0; expected a number from 1"),
+        ({"seed": -1}, "RunSpec.seed is -1; expected a whole number from 0"),
+        ({"seed": 2**70}, "RunSpec.seed is .*; expected a whole number from 0 to"),
+        ({"batch_sequences": 2**40}, "RunSpec.batch_sequences is .*; expected a whole number from 0 to"),
+        ({"lengths": {"targets": 0}}, "RunSpec.lengths.targets is 0; expected a whole number from 1"),
         ({"clip_gradient_norm": 10**400}, "clip_gradient_norm is .*; expected a number from"),
     ],
 )

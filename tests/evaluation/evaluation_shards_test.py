@@ -154,7 +154,7 @@ def test_merge_of_shards_that_do_not_match_is_refused(shards, tmp_path, fault):
 def test_sharding_invalid_shard_or_unmergeable_metric_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"shard_id is 3; with 3 shard\(s\), expected 0 to 2"):
         RankEvaluationSettings(shard_id=3, num_shards=3)
-    with pytest.raises(UserError, match="num_shards is True; expected int"):
+    with pytest.raises(UserError, match="num_shards is True; expected a whole number"):
         RankEvaluationSettings(num_shards=True)
 
     def own(targets, scores):

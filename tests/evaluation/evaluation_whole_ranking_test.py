@@ -316,7 +316,7 @@ def test_rank_evaluation_bfloat16_is_a_setting(model_dir, variables):
     ("setting", "message"),
     [
         ("dtype = 'float16'", "score_eval.dtype is 'float16'; expected 'float32' or 'bfloat16'"),
-        ("max_shapes = 0", "score_eval.max_shapes is 0; expected a number from 1"),
+        ("max_shapes = 0", "score_eval.max_shapes is 0; expected a whole number from 1"),
         ("max_excluded_share = 5", "max_excluded_share is 5; expected a number from 0 to 1"),
     ],
 )

@@ -26,10 +26,10 @@ RUN = {"vocabulary": Words(), "sequence_length": {"inputs": 20, "targets": 24}, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam_size": 0}, "infer.beam_size is 0; expected a number from 1 to"),
+        ({"beam_size": 0}, "infer.beam_size is 0; expected a whole number from 1"),
         ({"beam_size": 2.5}, "infer.beam_size is 2.5"),
         ({"batch_size": 0}, "infer.batch_size is 0"),
-        ({"alpha": -1.0}, "infer.alpha is -1.0; expected a number from 0 to"),
+        ({"alpha": -1.0}, "infer.alpha is -1.0; expected a number from 0"),
         ({"alpha": float("nan")}, "infer.alpha is nan"),
         ({"temperature": "hot"}, "infer.temperature is 'hot'"),
         ({"top_k": 0}, "infer.top_k is 0; expected a number from 1, or -1 for all"),

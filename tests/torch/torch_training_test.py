@@ -415,7 +415,7 @@ def test_divergence_after_last_step_saves_no_checkpoint(world, tmp_path, rate, f
 POWER = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
 # A field of a specification -> (its value, the error).
 WRONG_FIELDS = {
-    "training__log_every_steps": ("5", "training.log_every_steps is '5'; expected int"),
+    "training__log_every_steps": ("5", "training.log_every_steps is '5'; expected a whole number"),
     "training__activation_dtype": ("float64", "expected 'auto' or 'float32' or 'bfloat16'"),
     "training__validation_batches": (2**50, "training.validation_batches is"),
     "training__unfilled_variables": ("x", "expected a list"),

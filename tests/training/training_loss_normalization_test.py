@@ -6,7 +6,7 @@ import pytest
 from t0.errors import UserError
 from t0.feeding import packing
 from t0.training import graph, losses
-from t0.training.loop import LOSS_WEIGHTS, LoopOptions, add_loss_weights
+from t0.training.loop import LOSS_WEIGHTS, add_loss_weights
 from tests.training import tiny_training as tiny
 
 TARGETS = np.array([[5, 6, 1, 0], [7, 1, 8, 1], [0, 0, 0, 0]], np.int32)
@@ -97,8 +97,6 @@ def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, pac
             assert values[name] == pytest.approx(expected[name], rel=1e-4), name
 
 
-def test_loss_average_refuses_another_normalization_and_unknown_values():
+def test_loss_average_refuses_another_normalization():
     with pytest.raises(UserError, match="Unitransformer.loss_denominator = 9.0 are both set"):
         weighted_steps(["decoder/Unitransformer.loss_denominator = 9.0"])
-    with pytest.raises(UserError, match="loss_average is 'sequence'; expected 'positions' or"):
-        LoopOptions(1, loss_average="sequence")
