@@ -2,6 +2,7 @@
 
 add_shared(parser, "data_dir", "vocab", "json")
 parser.add_argument("--ngrams", default="13,8", action=JoinedList)
+parser.add_argument("--rows", action=Number, kind=Positive)               # --rows=0 is refused
 parser.parse_args(["--cache_dirs=a,b", "--cache_dirs=c"]).cache_dirs      # "a,b,c"
 """
 
@@ -10,6 +11,10 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+
+from t0.config.plain_data import Positive, read_plain
+from t0.errors import UserError
+from t0.files.untrusted import parsed_json
 
 
 class JoinedList(argparse.Action):
@@ -22,6 +27,35 @@ class JoinedList(argparse.Action):
         before = getattr(namespace, self.dest)
         first = not before or before is self.default
         setattr(namespace, self.dest, values if first else f"{before},{values}")
+
+
+class Number(argparse.Action):
+    """Reads a number, and refuses one that is out of range.
+
+    Args:
+      kind: its type, such as `t0.config.plain_data.Positive`.
+    """
+
+    def __init__(self, *args: Any, kind: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._kind = kind
+
+    def __call__(
+        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+    ) -> None:
+        """Reads the value of one occurrence of the flag.
+
+        Raises:
+          UserError: the value is not a number of this kind.
+        """
+        try:
+            number = parsed_json(values)
+        except ValueError:
+            number = values
+        try:
+            setattr(namespace, self.dest, read_plain(number, self._kind, option_string))
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
 
 # Name of an argument -> keywords for `add_argument`.
@@ -45,7 +79,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "DIR",
         "help": "an adapter to merge into the weights: a folder of PEFT, or a run that trained one",
     },
-    "batch_tokens": {"type": int, "metavar": "N", "help": "maximum number of tokens per batch"},
+    "batch_tokens": {
+        "action": Number,
+        "kind": Positive,
+        "metavar": "N",
+        "help": "maximum number of tokens per batch",
+    },
     "activation_dtype": {"default": "float32", "choices": ["auto", "float32", "bfloat16"]},
     "engine": {
         "default": "auto",

@@ -11,7 +11,8 @@ import sys
 
 from t0.checkpoints import FORMATS, ConversionOptions, ConversionReport
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
-from t0.cli.arguments import add_shared
+from t0.cli.arguments import Number, add_shared
+from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, say
 from t0.files.any_path import any_path
 
@@ -27,13 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--check", action="store_true", help="compare SRC and DST instead of converting")
     table = "print the name, shape, dtype and checksum of every tensor"
     add("--table", action="store_true", help=table)
-    add("--step", type=int, metavar="N", help="which checkpoint of SRC; the step to write in DST")
+    add(
+        "--step",
+        action=Number,
+        kind=Count,
+        metavar="N",
+        help="which checkpoint of SRC; the step to write in DST",
+    )
     dtype = f"type of the parameters: {', '.join(DTYPES)}; default: SRC's"
     add("--dtype", metavar="TYPE", help=dtype)
     vocabulary = "SentencePiece model (default: SRC's; with --to hf also T0_VOCAB, if it fits)"
     add("--vocab", metavar="PATH", help=vocabulary)
     rows = "pad or cut the vocabulary to N embeddings"
-    add("--vocabulary_rows", type=int, metavar="N", help=rows)
+    add("--vocabulary_rows", action=Number, kind=Positive, metavar="N", help=rows)
     add("--activation", metavar="NAME", help=f"{', '.join(ACTIVATIONS)}, if SRC does not say")
     add_shared(parser, "adapter")
     add("--merge", action="store_true", help="with --adapter: write SRC with the adapter merged")
@@ -59,8 +66,6 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--to must name the format of {args.destination}: {', '.join(FORMATS)}")
     if bool(args.adapter) != args.merge:
         raise UserError("--adapter and --merge belong together")
-    if args.vocabulary_rows is not None and args.vocabulary_rows < 1:
-        raise UserError(f"--vocabulary_rows {args.vocabulary_rows}: expected a number from 1")
     if args.scan_layers and args.to != "t5x":
         raise UserError(f"--scan_layers is for --to t5x, got --to {args.to}")
     return _convert(args)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import other_folders
 from t0.cli import reproduce
-from t0.cli.arguments import JoinedList, add_shared, apply_starter_folder, split_list
+from t0.cli.arguments import JoinedList, Number, add_shared, apply_starter_folder, split_list
+from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, printable
 from t0.text_tables import terminal_width
 
@@ -51,10 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     downloads = "print download commands for --reproduce on a machine without network, and exit"
     add("--downloads", action="store_true", help=downloads)
     limit = "a random sample of N examples of each task, with the same rows for every prompt"
-    add("--limit", type=int, metavar="N", help=limit)
+    add("--limit", action=Number, kind=Positive, metavar="N", help=limit)
     shards = "split ranking into N shards, one per command; `t0 merge` joins them"
-    add("--num_shards", type=int, metavar="N", help=shards)
-    add("--shard_id", type=int, metavar="I", help="the shard to run, from 0")
+    add("--num_shards", action=Number, kind=Positive, metavar="N", help=shards)
+    add("--shard_id", action=Number, kind=Count, metavar="I", help="the shard to run, from 0")
     decode = "also decode an answer to each ranked input, and score it by exact match"
     add("--decode_answers", action="store_true", help=decode)
     lengths = "maximum tokens per text (default: inputs=1024,targets=256)"
@@ -87,10 +88,6 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(
             "--skip_absent is about datasets, but --cache_dirs reads caches: use one of them"
         )
-    for name in ("limit", "batch_tokens"):
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: expected a number from 1")
     if "://" in (args.output or ""):
         raise UserError(
             f"--output={args.output}: expected a local folder. Copy the results to the bucket later"

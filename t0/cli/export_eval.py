@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from t0.cli.arguments import add_shared
+from t0.cli.arguments import Number, add_shared
+from t0.config.plain_data import Positive
 from t0.errors import UserError, printable
 from t0.sources import without_absent
 
@@ -26,7 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("tasks", help="a mixture, a task, or tasks by regular expression")
     add("--to", required=True, choices=FORMATS, help="lm-eval: lm-evaluation-harness")
     add("--output", required=True, metavar="DIR", help="a new folder")
-    add("--limit", type=int, metavar="N", help="the first N rows of each dataset")
+    add(
+        "--limit",
+        action=Number,
+        kind=Positive,
+        metavar="N",
+        help="the first N rows of each dataset",
+    )
     add("--skip_absent", action="store_true", help="leave out absent datasets")
     eos = "text that ends a choice and is scored with it (default: </s>, T5's); --eos= for none"
     add("--eos", default="</s>", metavar="TEXT", help=eos)
@@ -39,8 +46,6 @@ def main(args: argparse.Namespace) -> int:
     from t0 import lm_eval
     from t0.catalogue.listing import read_listing
 
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit={args.limit}; expected a number from 1")
     listing = read_listing()
     tasks, group = _choose_tasks(listing, args.tasks, args.split)
     sources = {task.name: task for task in tasks}

@@ -12,7 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from t0.cli.arguments import JoinedList, add_shared, find_starter_tasks, split_list
+from t0.cli.arguments import JoinedList, Number, add_shared, find_starter_tasks, split_list
+from t0.config.plain_data import Positive, Share
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.text_tables import print_table
 
@@ -24,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("regex", nargs="?", help="a mixture, tasks by regular expression, or a folder of `t0 init`")
     rows = f"rows to check per split, spread over the split (default {DEFAULT_ROWS})"
-    add("--rows", type=int, default=DEFAULT_ROWS, help=rows)
+    add("--rows", action=Number, kind=Positive, default=DEFAULT_ROWS, help=rows)
     splits = "splits to check, comma-separated (default: all)"
     add("--splits", action=JoinedList, help=splits)
     share = "share of rows, 0 to 1, above which a failed check is a fault (default 0.1)"
-    add("--max_share", type=float, default=0.1, help=share)
+    add("--max_share", action=Number, kind=Share, default=0.1, help=share)
     add("--vocab", help="SentencePiece model; without it, tokens are not counted")
     add_shared(parser, "data_dir", "skip_bad_rows", "module_import", "json")
 
@@ -37,10 +38,6 @@ def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if a template has a fault, else 0."""
     from t0.catalogue.sentence_pieces import load_tokens
 
-    if args.rows < 1:
-        raise UserError(f"--rows={args.rows}: expected a number from 1")
-    if not 0 <= args.max_share <= 1:
-        raise UserError(f"--max_share={args.max_share:g}: expected a share from 0 to 1")
     find_starter_tasks(args, "regex")
     tokens = load_tokens(args.vocab)
     selected = _select(args)

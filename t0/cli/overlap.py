@@ -11,7 +11,8 @@ and rows.jsonl. `t0 report --overlap` reads overlap.json and rows.jsonl.
 
 import argparse
 
-from t0.cli.arguments import JoinedList, add_shared, split_list
+from t0.cli.arguments import JoinedList, Number, add_shared, split_list
+from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, printable
 
 
@@ -30,14 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ngrams", default="13,8", action=JoinedList, help=ngrams)
     add(
         "--min_words",
-        type=int,
+        action=Number,
+        kind=Positive,
         default=5,
         help="minimum words of a field to match as a whole (default 5)",
     )
     add("--vocab", help="SentencePiece model of caches without text (T0_VOCAB)")
     absent = "skip splits whose data is missing"
     add("--skip_absent_splits", action="store_true", help=absent)
-    add("--num_workers", type=int, help="processes; default: all cores; 0: in this process")
+    add(
+        "--num_workers",
+        action=Number,
+        kind=Count,
+        help="processes; default: all cores; 0: in this process",
+    )
     add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs")
 
 
@@ -49,10 +56,6 @@ def main(args: argparse.Namespace) -> int:
     from t0.overlap.finding import RESULT, ROWS, TABLES
     from t0.overlap.overlap_tables import tables
 
-    if args.num_workers is not None and args.num_workers < 0:
-        raise UserError(f"--num_workers {args.num_workers}: expected a number from 0")
-    if args.min_words < 1:
-        raise UserError(f"--min_words {args.min_words}: expected a number from 1")
     tokens = load_tokens(args.vocab)
     facts = find(
         OverlapSearch(

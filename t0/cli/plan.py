@@ -15,7 +15,9 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from t0.cli.arguments import Number
 from t0.config import flags as command_flags
+from t0.config.plain_data import Count, NotNegative, Positive, Share
 from t0.errors import UserError
 from t0.text_tables import terminal_width, wrap_text
 from t0.torch.memory import GPUS
@@ -47,12 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
-    parser.add_argument("--utilisation", type=float, default=0.4, help="share of peak FLOP/s (0.4)")
+    parser.add_argument(
+        "--utilisation", action=Number, kind=Share, default=0.4, help="share of peak FLOP/s (0.4)"
+    )
     price = "price of a TPU core, or with --engine=torch of a GPU, for an hour; prints the cost"
-    parser.add_argument("--price", type=float, metavar="MONEY", help=price)
-    parser.add_argument("--start_step", type=int, metavar="N", help="step to continue from")
+    parser.add_argument("--price", action=Number, kind=NotNegative, metavar="MONEY", help=price)
+    parser.add_argument(
+        "--start_step", action=Number, kind=Count, metavar="N", help="step to continue from"
+    )
     parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
-    parser.add_argument("--gpus", type=int, help="number of GPUs on all machines (1)")
+    parser.add_argument(
+        "--gpus", action=Number, kind=Positive, help="number of GPUs on all machines (1)"
+    )
     add_run_flags(parser)
 
 

@@ -51,8 +51,6 @@ def main(args: argparse.Namespace) -> int:
     from t0.prompts import model_prompts
     from t0.training import model_directory
 
-    if args.batch_tokens is not None and args.batch_tokens < 1:
-        raise UserError(f"--batch_tokens {args.batch_tokens}: expected a number from 1")
     other_folders.check(any_path(args.model))
     prompts_folder = model_prompts.find_model_folder(args.model)
     if prompts_folder is None:

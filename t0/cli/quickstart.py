@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from t0.child_processes import module_command
+from t0.cli.arguments import Number
+from t0.config.plain_data import Positive
 from t0.errors import UserError, reported
 from t0.files import publishing
 
@@ -118,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="output folder (default: quickstart_out)",
     )  # fmt: skip
     parser.add_argument(
-        "--steps", type=int, default=DEFAULT_STEPS, metavar="N",
+        "--steps", action=Number, kind=Positive, default=DEFAULT_STEPS, metavar="N",
         help=f"training steps (default: {DEFAULT_STEPS})",
     )  # fmt: skip
     return parser
@@ -126,10 +128,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the demonstration. If there is a user error or a failed step, ends with one message."""
-    args = make_parser().parse_args(argv)
     with reported("bin/quickstart"):
-        if args.steps < 1:
-            raise UserError(f"--steps is {args.steps}; expected a positive number")
+        args = make_parser().parse_args(argv)
         _run(args.out.absolute(), args.steps)
 
 

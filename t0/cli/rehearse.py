@@ -18,7 +18,9 @@ that of an unbroken run.
 import argparse
 from pathlib import Path
 
+from t0.cli.arguments import Number
 from t0.cli.plan import add_run_flags, configure_run, reworded, run_flags
+from t0.config.plain_data import Positive
 from t0.errors import UserError
 from t0.files.paths import is_remote
 
@@ -27,7 +29,9 @@ __all__ = ["add_arguments", "main", "reworded"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 rehearse` and those of `t5_mesh_transformer`."""
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="training steps (5)")
+    parser.add_argument(
+        "--steps", action=Number, kind=Positive, default=5, metavar="N", help="training steps (5)"
+    )
     parser.add_argument(
         "--shrink",
         choices=("auto", "none"),
@@ -40,7 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="train on the run's mixture, from its cache or data in DIR (default: random tokens)",
     )
     parser.add_argument(
-        "--kill_at", type=int, metavar="N", help="stop the pod after step N, and restart it"
+        "--kill_at",
+        action=Number,
+        kind=Positive,
+        metavar="N",
+        help="stop the pod after step N, and restart it",
     )
     parser.add_argument(
         "--batch_hashes", metavar="FILE", help="write a hash of the batch of each step and core"
@@ -50,9 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Rehearses the run and prints the comparison."""
-    if args.steps < 1:
-        raise UserError(f"--steps {args.steps}: expected a whole number above 0")
-    if args.kill_at is not None and not 0 < args.kill_at < args.steps:
+    if args.kill_at is not None and args.kill_at >= args.steps:
         raise UserError(
             f"--kill_at {args.kill_at}: expected a step from 1 to {args.steps - 1}, before the "
             "last one (--steps)"

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t0.cli.arguments import add_shared
+from t0.cli.arguments import Number, add_shared
+from t0.config.plain_data import Count
 from t0.errors import UserError, printable, unknown_name
 from t0.files.untrusted import named_buckets
 
@@ -25,7 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
     add("model_dir", help="a run's model directory, or the folder of its stream")
-    add("--step", type=int, metavar="N", help="the step (default: that of the last checkpoint)")
+    add(
+        "--step",
+        action=Number,
+        kind=Count,
+        metavar="N",
+        help="the step (default: that of the last checkpoint)",
+    )
     add("--task", help="with --count: count the uses of each record of this task")
     answers = parser.add_mutually_exclusive_group()
     answers.add_argument(

@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.cli.arguments import JoinedList, add_shared, find_starter_tasks
+from t0.cli.arguments import JoinedList, Number, add_shared, find_starter_tasks
+from t0.config.plain_data import Count, Positive
 from t0.errors import AbsentData, UserError
 
 DEFAULT_ROWS = 3
@@ -26,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
     add("task", help="a task's name, a regular expression, or a folder of `t0 init`")
-    add("--rows", type=int, help=f"rows (default {DEFAULT_ROWS})")
-    add("--row", type=int, help="only this row; the first is 0")
+    add("--rows", action=Number, kind=Positive, help=f"rows (default {DEFAULT_ROWS})")
+    add("--row", action=Number, kind=Count, help="only this row; the first is 0")
     add("--split", help="the split (default: train if it exists, else the first)")
     lengths = (
         "lengths in tokens, such as inputs=512,targets=64 (default: T0's, inputs=1024,targets=256)"
@@ -53,10 +54,6 @@ def main(args: argparse.Namespace) -> int:
 
     if args.rows is not None and args.row is not None:
         raise UserError("--rows and --row both select rows: use one of them")
-    for name, least in (("rows", 1), ("row", 0)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise UserError(f"--{name} {value}: expected a number from {least}")
     task = args.task
     settings = find_starter_tasks(args, "task")
     args.all_prompts = args.all_prompts or args.task != task

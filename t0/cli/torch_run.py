@@ -25,6 +25,8 @@ from typing import Any
 from absl import logging
 
 from t0.child_processes import module_command
+from t0.cli.arguments import Number
+from t0.config.plain_data import NotNegative
 from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
@@ -72,7 +74,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--timeout_minutes",
-        type=float,
+        action=Number,
+        kind=NotNegative,
         default=30.0,
         help="how long a process waits for the others, which may be writing (default: 30)",
     )

@@ -54,8 +54,8 @@ def test_data_overlap_with_another_ngram_length(overlap, tmp_path):
     [
         (["--ngrams=13,x"], {}, "--ngrams 13,x: expected lengths from 2 to 100"),
         (["--ngrams="], {}, "expected lengths"),
-        (["--min_words=0"], {}, "--min_words 0: expected a number from 1"),
-        (["--num_workers=-1"], {}, "--num_workers -1: expected a number from 0"),
+        (["--min_words=0"], {}, "--min_words is 0; expected a whole number from 1"),
+        (["--num_workers=-1"], {}, "--num_workers is -1; expected a whole number from 0"),
         (["--eval_split=dev"], {}, "has a split 'dev'"),
         (["--vocab=/no/such.model"], {}, "vocabulary not found: /no/such.model"),
         ([], {"train": "/no/such/cache"}, "/no/such/cache has no cache"),

@@ -65,7 +65,7 @@ def predict(tmp_path, capsys, monkeypatch):
         (["model", "rows.csv", "--output=rows.csv"], "rows.csv exists already"),
         (["model", "rows.csv", "--output=no/out.csv"], "the folder no does not exist"),
         (["model", "rows.csv", "--output=out.csv", "--prompt=wich"], "Did you mean"),
-        (["model", "rows.csv", "--output=out.csv", "--batch_tokens=0"], "a number from 1"),
+        (["model", "rows.csv", "--output=out.csv", "--batch_tokens=0"], "a whole number from 1"),
     ],
 )
 def test_predict_mistakes_are_one_line(predict, tmp_path, words, message):

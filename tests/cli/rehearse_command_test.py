@@ -51,7 +51,7 @@ def test_rehearsal_of_two_cores_agrees_with_one_device(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--steps=0"], "--steps 0: expected a whole number above 0"),
+        (["--steps=0"], "--steps is 0; expected a whole number from 1"),
         (["--gin_param=run.model_type = 'lm'"], "a rehearsal covers encoder-decoders"),
         (["--data=nowhere"], "--data nowhere: there is no such folder"),
         (V3_512, "v3-512 has 512 cores, and a rehearsal takes up to 64"),

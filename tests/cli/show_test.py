@@ -140,7 +140,7 @@ def test_show_all_prompts_split_and_task_expression(t0):
         (["reviews_.*"], ["matches 3 tasks: reviews_good_or_bad, ", "--all_prompts"]),
         ([TASK, "--split=dev"], ["no split 'dev', it has: train, validation"]),
         ([TASK, "--row=9"], ["train.jsonl has no row 9: it has 3, counted from 0"]),
-        ([TASK, "--rows=0"], ["--rows 0: expected a number from 1"]),
+        ([TASK, "--rows=0"], ["--rows is 0; expected a whole number from 1"]),
         ([TASK, "--lengths=input=5"], ["'input=5' is not a length", "inputs=1024,targets=256"]),
         ([TASK, "--lengths=inputs=many"], ["'inputs=many' is not a length"]),
         ([TASK, "--ids"], ["--ids needs a vocabulary"]),

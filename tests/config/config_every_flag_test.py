@@ -246,7 +246,7 @@ def test_verb_argument_given_twice_keeps_all_values(verb):
 # Verb and words -> a part of the refusal: flags that would have no effect beside others.
 REFUSED = {
     "show t --rows=2 --row=3": "--rows and --row",
-    "lint --max_share=2": "--max_share=2: expected a share from 0 to 1",
+    "lint --max_share=2": "--max_share is 2; expected a number from 0 to 1",
     "convert a b --to=hf --scan_layers": "--scan_layers is for --to t5x, got --to hf",
     "convert a b --check --dtype=float32": "--dtype is for conversions",
     "convert a b --check --drop_slots": "--drop_slots is for conversions",

@@ -320,7 +320,7 @@ def test_evaluation_tasks_by_regular_expression(t0_eval, pretrained, tmp_path):
     [
         (["--tasks=wether_eval"], "unknown task or mixture 'wether_eval'. Did you mean"),
         (["--tasks=weather_eval", "--split=dev"], "no task of weather_eval has a split 'dev'"),
-        (["--limit=0"], "--limit 0: expected a number from 1"),
+        (["--limit=0"], "--limit is 0; expected a whole number from 1"),
         (["--lengths=input=3"], "--lengths: 'input=3' is not a length"),
     ],
 )

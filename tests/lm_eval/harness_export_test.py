@@ -184,7 +184,7 @@ def test_harness_export_limit_and_eos_options(export, tmp_path):
         ("wether_.*", (), "Did you mean 'weather"),
         ("weather_retell", (), "none of the 1 tasks of 'weather_retell' has answer choices"),
         ("weather_.*", ("--split=test",), "has answer choices and a split 'test'; splits: v"),
-        ("weather_.*", ("--limit=0",), "--limit=0; expected a number from 1"),
+        ("weather_.*", ("--limit=0",), "--limit is 0; expected a whole number from 1"),
         ("weather_.*", ("--group=weather_score_eval",), "two of the harness's tasks or groups"),
         ("super_glue_cb_.*", (), "the data of 1 dataset(s) is not here: super_glue/cb, validation"),
     ],
