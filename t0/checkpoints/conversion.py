@@ -327,12 +327,18 @@ def as_mesh_checkpoint(path: str | Path, workdir: str | Path, *, slots: bool = T
             f"checkpoint would be written to {workdir}, which is not on this machine. Run "
             f"`t0 convert {path} DST --to mtf`, copy DST there, and use that path"
         )
-    # Earlier versions hashed the same text, so the checkpoints that they converted are found.
-    source_hash = fingerprint(kind, location, f"None {slots}")
-    folder = Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
+    folder = folder_of_converted(path, workdir, slots=slots)
     if not folder.is_dir():
         _convert_once(location, folder, _choose_mesh_options(location, slots=slots))
     return recognise(folder)[1]
+
+
+def folder_of_converted(path: str | Path, workdir: str | Path, *, slots: bool) -> Path:
+    """Returns the folder in `workdir` into which `as_mesh_checkpoint` converts a checkpoint."""
+    kind, location = recognise(path)
+    # Earlier versions hashed the same text, so the checkpoints that they converted are found.
+    source_hash = fingerprint(kind, location, f"None {slots}")
+    return Path(workdir) / f"{Path(location).absolute().name}-{source_hash}"
 
 
 def make_plan(

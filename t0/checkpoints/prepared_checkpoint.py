@@ -1,10 +1,11 @@
 """Prepares a checkpoint of any format for a run, with its gin file and its vocabulary.
 
     path, source = locate("/models/t0_3b")
-    ready = describe(path, source, Path("out"))
+    found = find(path, source, Path("out"))         # nothing is written
+    found.vocabulary        # "/models/t0_3b/spiece.model"
+    ready = found.prepare()
     ready.checkpoint        # "out/converted/t0_3b-5f3c.../model.ckpt-0"
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
-    ready.vocabulary        # "/models/t0_3b/spiece.model"
 
 A checkpoint may also be a model on the Hugging Face hub (`bigscience/T0_3B@main`). The library
 `huggingface_hub` downloads each file once, into its own cache. Safetensors are preferred to
@@ -49,13 +50,11 @@ class Described:
         name with the revision.
       checkpoint: the prefix of a Mesh TensorFlow checkpoint.
       gin_file: the absolute path of the gin file of the checkpoint's model.
-      vocabulary: the path of the checkpoint's SentencePiece model, or None.
     """
 
     source: str
     checkpoint: str
     gin_file: str
-    vocabulary: str | None
 
 
 def locate(path: str) -> tuple[str, str]:
@@ -73,8 +72,40 @@ def locate(path: str) -> tuple[str, str]:
     return path, str(Path(path).absolute()) if "://" not in path else path
 
 
-def describe(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> Described:
-    """Prepares a checkpoint for a run: converts it if necessary, and finds or writes its gin file.
+@dataclasses.dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint that was found, and has not been prepared yet.
+
+    Attributes:
+      path: a checkpoint in any format.
+      source: the checkpoint's origin, as `locate` returns it.
+      output: the folder for the gin file and for a converted checkpoint.
+      vocabulary: the path of the checkpoint's SentencePiece model, which may only exist after
+        `prepare`, or None.
+    """
+
+    path: str
+    source: str
+    output: Path
+    vocabulary: str | None
+
+    def prepare(self) -> Described:
+        """Converts the checkpoint if necessary, and finds or writes its gin file.
+
+        Raises:
+          UserError: if the checkpoint cannot be read, or `output` cannot be written.
+        """
+        kind, prefix_or_folder = conversion.recognise(self.path)
+        if kind == "mtf":
+            gin_file = _gin_file(self.path, prefix_or_folder, self.output)
+            return Described(self.source, prefix_or_folder, str(gin_file.absolute()))
+        prefix = conversion.as_mesh_checkpoint(self.path, self.output / "converted", slots=False)
+        config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
+        return Described(self.source, prefix, str(Path(config).absolute()))
+
+
+def find(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> FoundCheckpoint:
+    """Reads a checkpoint's facts; nothing is written.
 
     Args:
       path: a checkpoint in any format.
@@ -83,38 +114,47 @@ def describe(path: str, source: str, output: Path, *, vocabulary: str | None = N
       vocabulary: the SentencePiece model to use instead of the checkpoint's.
 
     Raises:
-      UserError: if there is no checkpoint, if it is not a T5, if `output` cannot be written, or if
-        `vocabulary` is None but the checkpoint's tokenizer cannot be read.
+      UserError: if there is no checkpoint, if it is not a T5, or if `vocabulary` is None but the
+        checkpoint's tokenizer cannot be read.
     """
     kind, prefix_or_folder = conversion.recognise(path)
-    if kind != "mtf":
+    try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
             facts = opened.facts
+    except UserError:
+        if kind != "mtf" or not _own_config(prefix_or_folder).is_file():
+            raise
+        return FoundCheckpoint(path, source, output, None)  # its gin file describes another model
+    pieces = facts.tokenizer
+    if kind != "mtf":
         if line := tokenizer.difference(facts, vocabulary):
             print(f"note: {line}", file=sys.stderr)
         elif facts.tokenizer_fault and not vocabulary:
             raise UserError(facts.tokenizer_fault)
-        prefix = conversion.as_mesh_checkpoint(path, output / "converted", slots=False)
-        config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
-        pieces = facts.tokenizer
         if pieces and pieces.suffix == ".json":  # the converted folder has a spiece.model
-            pieces = os.path.join(os.path.dirname(prefix), tokenizer.FILE)  # noqa: PTH118,PTH120
-        return Described(source, prefix, str(Path(config).absolute()), pieces and str(pieces))
-    config = Path(prefix_or_folder).parent / operative_config.FILE
+            converted = output / "converted"
+            pieces = conversion.folder_of_converted(path, converted, slots=False) / tokenizer.FILE
+    return FoundCheckpoint(path, source, output, pieces and str(pieces))
+
+
+def _own_config(prefix: str) -> Path:
+    return Path(prefix).parent / operative_config.FILE
+
+
+def _gin_file(path: str, prefix: str, output: Path) -> Path:
+    """Writes the gin file of a Mesh TensorFlow checkpoint, and returns its path."""
+    gin_file, config = output / MODEL_FILE, _own_config(prefix)
     try:
         with contextlib.closing(conversion.open_source(path, keep_slots=False)) as opened:
-            gin_file = _write(opened, output / MODEL_FILE)
-            pieces = opened.facts.tokenizer
+            return _write(opened, gin_file)
     except UserError as error:
         if not config.is_file():
             raise
         print(f"note: {error}; its model is read from {config}", file=sys.stderr)
-        gin_file, pieces = output / MODEL_FILE, None
-        with publishing.writing(str(gin_file)):
-            output.mkdir(parents=True, exist_ok=True)
-            gin_file.write_text(operative_config.plain_bindings(str(config)), encoding="utf-8")
-    gin_file = str(gin_file.absolute())
-    return Described(source, prefix_or_folder, gin_file, pieces and str(pieces))
+    with publishing.writing(str(gin_file)):
+        output.mkdir(parents=True, exist_ok=True)
+        gin_file.write_text(operative_config.plain_bindings(str(config)), encoding="utf-8")
+    return gin_file
 
 
 def _write(source: CheckpointSource, path: Path) -> Path:

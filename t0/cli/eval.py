@@ -163,24 +163,12 @@ def _shard(args: argparse.Namespace) -> "BatchShard":
     return BatchShard(shard, count)
 
 
-def _choose_vocabulary(chosen: str | None, own: str | None) -> None:
-    """Sets the tasks' vocabulary: `chosen`, or the checkpoint's own if `chosen` is None."""
-    from t0.checkpoints import tokenizer
-    from t0.files.any_path import any_path
-
-    if not (chosen or own):
-        return
-    os.environ["T0_VOCAB"] = chosen or own  # t5's own tasks read it while they are imported
-    if not chosen and (caution := tokenizer.caution(any_path(own))):
-        print(printable(caution), file=sys.stderr)
-
-
 # The name of the engine, and a function that runs an evaluation.
 _Prepared = tuple[str, Callable[[Any], None]]
 
 
 def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) -> _Prepared:
-    """Chooses the engine for a T5 model, and converts the checkpoint if necessary."""
+    """Chooses the engine for a T5 model, and sets the vocabulary of the tasks."""
     from t0.catalogue.sentence_pieces import REMEDY
     from t0.checkpoints import prepared_checkpoint
     from t0.files import paths
@@ -194,9 +182,10 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
     if args.vocab and not paths.exists(args.vocab):  # before anything is converted
         raise UserError(f"vocabulary not found: {args.vocab}. {REMEDY}")
     engine = choose_engine(args.engine, args.device)
-    description = prepared_checkpoint.describe(path, source, output, vocabulary=args.vocab)
-    _choose_vocabulary(args.vocab, description.vocabulary)
-    return engine, functools.partial(_run, description)
+    found = prepared_checkpoint.find(path, source, output, vocabulary=args.vocab)
+    if args.vocab or found.vocabulary:  # t5's own tasks read it while they are imported
+        os.environ["T0_VOCAB"] = args.vocab or found.vocabulary
+    return engine, functools.partial(_run, found, args.vocab)
 
 
 def _prepare_with_transformers(
@@ -257,11 +246,17 @@ def _evaluation(
     )
 
 
-def _run(description: Any, evaluation: Any) -> None:
+def _run(checkpoint: Any, vocabulary: str | None, evaluation: Any) -> None:
+    """Converts the checkpoint if necessary, and runs the evaluation."""
+    from t0.checkpoints import tokenizer
     from t0.config import flags
+    from t0.files.any_path import any_path
     from t0.run import command, whole_evaluation
 
-    values = whole_evaluation.flag_values(description, evaluation)
+    prepared, own = checkpoint.prepare(), checkpoint.vocabulary
+    if own and not vocabulary and (caution := tokenizer.caution(any_path(own))):
+        print(printable(caution), file=sys.stderr)
+    values = whole_evaluation.flag_values(prepared, evaluation)
     command.run(flags.from_values(values), sys.argv, working_directory=False)
 
 

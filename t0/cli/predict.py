@@ -120,7 +120,8 @@ def _write_lines(
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         path = adapter_folders.join(adapters, path, folder)
-    description = prepared_checkpoint.describe(path, source, Path(folder), vocabulary=vocabulary)
+    found = prepared_checkpoint.find(path, source, Path(folder), vocabulary=vocabulary)
+    description = found.prepare()
     tokens = sum(prompts.lengths.values())
     bindings = {
         "CHECKPOINT_PATH": description.checkpoint,

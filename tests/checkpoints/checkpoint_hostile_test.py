@@ -323,7 +323,7 @@ def test_operative_config_of_other_models_is_read_without_its_imports(tmp_path, 
     writer.finish()
     config = tmp_path / "model" / operative_config.FILE
     config.write_text("import beside\nrun.model_type = 'lm'\n")
-    ready = prepared_checkpoint.describe(str(tmp_path / "model"), "theirs", tmp_path / "out")
+    ready = prepared_checkpoint.find(str(tmp_path / "model"), "theirs", tmp_path / "out").prepare()
     assert Path(ready.gin_file) == tmp_path / "out" / prepared_checkpoint.MODEL_FILE
     assert Path(ready.gin_file).read_text() == "run.model_type = 'lm'\n"
     assert "imports beside, which is not run" in capsys.readouterr().err

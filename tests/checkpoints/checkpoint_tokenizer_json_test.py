@@ -66,8 +66,10 @@ def test_tokenizer_json_is_read_without_sentencepiece_model(json_only, pieces, t
         convert(json_only, tmp_path / kind / "new", to=kind)
         (written,) = (tmp_path / kind).rglob("spiece.model")
         assert ids(written.read_bytes()) == ids(pieces.read_bytes())
-    ready = prepared_checkpoint.describe(str(json_only), str(json_only), tmp_path / "out")
-    assert ids(Path(ready.vocabulary).read_bytes()) == ids(pieces.read_bytes())
+    found = prepared_checkpoint.find(str(json_only), str(json_only), tmp_path / "out")
+    assert not (tmp_path / "out").exists()  # nothing is converted yet
+    found.prepare()
+    assert ids(Path(found.vocabulary).read_bytes()) == ids(pieces.read_bytes())
 
 
 @pytest.mark.parametrize("count", [7, 100])
@@ -166,7 +168,7 @@ def test_tokenizer_json_unlike_sentencepiece_is_refused(json_only, tmp_path, cha
     assert any("no tokenizer is written" in note for note in report.notes)
     assert not (tmp_path / "out" / "spiece.model").exists()
     with pytest.raises(UserError, match="cannot be read as a SentencePiece model"):
-        prepared_checkpoint.describe(str(json_only), str(json_only), tmp_path / "evaluation")
+        prepared_checkpoint.find(str(json_only), str(json_only), tmp_path / "evaluation")
 
 
 def test_tokenizer_class_of_another_kind_is_named(json_only):

@@ -83,7 +83,10 @@ def test_checkpoint_conversion_takes_the_sources_tokenizer_or_vocab(tmp_path):
         (["source", "out", "--to", "hf", "--dtype", "float8"], "unknown dtype 'float8'"),
         (["source", "out", "--to", "hf", "--vocab", "no.model"], "--vocab no.model is not a file"),
         (["source", "source", "--to", "hf"], "exists and is not empty"),
-        (["source", "out", "--to", "hf", "--vocabulary_rows", "0"], "expected a whole number from 1"),
+        (
+            ["source", "out", "--to", "hf", "--vocabulary_rows", "0"],
+            "expected a whole number from 1",
+        ),
     ],
 )
 def test_checkpoint_conversion_user_error_writes_no_output(

@@ -70,8 +70,14 @@ def test_specification_of_run_round_trip_through_json(schedule):
         ({"mode": "\ud800"}, "half of a surrogate pair"),
         ({"seed": -1}, "RunSpec.seed is -1; expected a whole number from 0"),
         ({"seed": 2**70}, "RunSpec.seed is .*; expected a whole number from 0 to"),
-        ({"batch_sequences": 2**40}, "RunSpec.batch_sequences is .*; expected a whole number from 0 to"),
-        ({"lengths": {"targets": 0}}, "RunSpec.lengths.targets is 0; expected a whole number from 1"),
+        (
+            {"batch_sequences": 2**40},
+            "RunSpec.batch_sequences is .*; expected a whole number from 0 to",
+        ),
+        (
+            {"lengths": {"targets": 0}},
+            "RunSpec.lengths.targets is 0; expected a whole number from 1",
+        ),
         ({"clip_gradient_norm": 10**400}, "clip_gradient_norm is .*; expected a number from"),
     ],
 )

@@ -271,6 +271,18 @@ def in_other_formats(server, pretrained, world):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["pretrained", "pretrained_hf", "pretrained_t5x", "pretrained_json"]
+)
+def test_evaluation_of_unknown_tasks_converts_nothing(t0_eval, in_other_formats, tmp_path, name):
+    words = ("--tasks=wether_eval", f"--output={tmp_path}/out")
+    done = t0_eval(in_other_formats / name, *words)
+    assert done.status == 2
+    assert "unknown task or mixture 'wether_eval'. Did you mean" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
 def test_evaluation_of_a_checkpoint_in_any_format(
     t0_eval, pretrained, in_other_formats, tmp_path, world
 ):

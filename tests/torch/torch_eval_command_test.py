@@ -112,5 +112,5 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
     source = seqio.FunctionDataSource(lambda split, shuffle_files: None, ["validation"])
     with registries_restored():
         seqio.TaskRegistry.add("mine", source, preprocessors=[], output_features=t5_features())
-        values = flag_values(Described("m", "m.ckpt-1", "m.gin", None), evaluation)
+        values = flag_values(Described("m", "m.ckpt-1", "m.gin"), evaluation)
     assert values["activation_dtype"] == expected
