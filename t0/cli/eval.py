@@ -182,10 +182,10 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
     if args.vocab and not paths.exists(args.vocab):  # before anything is converted
         raise UserError(f"vocabulary not found: {args.vocab}. {REMEDY}")
     engine = choose_engine(args.engine, args.device)
-    found = prepared_checkpoint.find(path, source, output, vocabulary=args.vocab)
-    if args.vocab or found.vocabulary:  # t5's own tasks read it while they are imported
-        os.environ["T0_VOCAB"] = args.vocab or found.vocabulary
-    return engine, functools.partial(_run, found, args.vocab)
+    checkpoint = prepared_checkpoint.find(path, source, output, vocabulary=args.vocab)
+    if args.vocab or checkpoint.vocabulary:  # t5's own tasks read it while they are imported
+        os.environ["T0_VOCAB"] = args.vocab or checkpoint.vocabulary
+    return engine, functools.partial(_run, checkpoint, args.vocab)
 
 
 def _prepare_with_transformers(

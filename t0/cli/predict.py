@@ -120,8 +120,8 @@ def _write_lines(
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         path = adapter_folders.join(adapters, path, folder)
-    found = prepared_checkpoint.find(path, source, Path(folder), vocabulary=vocabulary)
-    description = found.prepare()
+    checkpoint = prepared_checkpoint.find(path, source, Path(folder), vocabulary=vocabulary)
+    description = checkpoint.prepare()
     tokens = sum(prompts.lengths.values())
     bindings = {
         "CHECKPOINT_PATH": description.checkpoint,

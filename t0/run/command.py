@@ -6,9 +6,10 @@
 configuration. Otherwise `modes` or `model_api` performs the run.
 """
 
+import contextlib
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.config import flags as command_flags
@@ -41,7 +42,8 @@ def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> N
     _prepare(flags)
     from t0.compat import seqio
     from t0.config import parse
-    from t0.run import model_api, run_files
+    from t0.run import initial_checkpoint, model_api, modes, run_files
+    from t0.run.parsed_run import ParsedRun, run_mode
 
     more = model_api.operative_config(flags) if flags.use_model_api else ()
     parsed = configure.parse_gin(flags, more, working_directory=working_directory)
@@ -57,8 +59,15 @@ def run(flags: Any, argv: Sequence[str], *, working_directory: bool = True) -> N
     if flags.use_model_api:
         _check_tpu(tpu, flags, model_dir)
         model_api.run(flags, argv)
-    else:
-        _run_with_gin(flags, parsed, argv, tpu, model_dir)
+        return
+    parsed_run = ParsedRun(flags, run_mode())
+    configured = _configure(parsed_run, parsed, argv, tpu, model_dir)
+    if configured is None:
+        return
+    with _explaining(parsed_run):
+        modes.carry_out(configured)
+    if flags.export_hf:
+        initial_checkpoint.export(flags, parsed_run.vocabulary)
 
 
 def _prepare(flags: Any) -> None:
@@ -107,24 +116,27 @@ def _describe_mesh(flags: Any) -> dict[str, Any]:
     return {"cores": tpu_checks.mesh_cores(), "checkpoint": checkpoint}
 
 
-def _run_with_gin(
-    flags: Any,
+def _configure(
+    run: Any,
     parsed: Any,
     argv: Sequence[str],
     tpu: tpu_checks.Machine | None,
     model_dir: str | None,
-) -> None:
-    from t0.compat import gin, tf
-    from t0.config.bindings import bound, explain_unset
-    from t0.mesh import devices
-    from t0.run import data_checks, host_checks, initial_checkpoint, modes, stream_writing
-    from t0.run.parsed_run import ParsedRun, run_mode
+) -> Any | None:
+    """Checks a run and completes its configuration.
 
-    parsed_run = ParsedRun(flags, run_mode())
-    arguments = _check(parsed_run, parsed, tpu, model_dir)
+    Returns:
+      the `ConfiguredRun`; None if the command only writes a specification or a stream.
+    """
+    from t0.compat import gin
+    from t0.run import host_checks, initial_checkpoint, stream_writing
+    from t0.run.configured_run import ConfiguredRun
+
+    flags = run.flags
+    arguments = _check(run, parsed, tpu, model_dir)
     _save_command(flags, argv)
-    checkpoint_arguments, checkpoint = initial_checkpoint.find(parsed_run)
-    arguments |= {"vocabulary": parsed_run.vocabulary, **checkpoint_arguments}
+    checkpoint_arguments, checkpoint = initial_checkpoint.find(run)
+    arguments |= {"vocabulary": run.vocabulary, **checkpoint_arguments}
     # The arguments are bound in gin, so that gin does not evaluate the values that they replace.
     # They are also passed to the function, so that the saved operative config does not contain
     # facts about this machine.
@@ -133,17 +145,27 @@ def _run_with_gin(
     gin.finalize()
     tpu_arguments = {n: flags[n].value for n in ("tpu_job_name", "tpu", "gcp_project", "tpu_zone")}
     arguments |= {"model_dir": flags.model_dir, **tpu_arguments}
-    mode = parsed_run.mode
     if flags.save_spec:
-        _save_specification(flags, mode, arguments, checkpoint)
-        return
+        _save_specification(flags, run.mode, arguments, checkpoint)
+        return None
     if flags.write_stream:
         stream_writing.write_stream(flags.write_stream, arguments, flags.stream_steps)
-        return
+        return None
     if tpu and tpu.is_remote:
-        host_checks.check_hosts(mode, arguments)
+        host_checks.check_hosts(run.mode, arguments)
+    return ConfiguredRun(run.mode, arguments, checkpoint)
+
+
+@contextlib.contextmanager
+def _explaining(run: Any) -> Iterator[None]:
+    """Explains errors that come from gin's values, from the mesh or from damaged caches."""
+    from t0.compat import tf
+    from t0.config.bindings import bound, explain_unset
+    from t0.mesh import devices
+    from t0.run import data_checks
+
     try:
-        modes.carry_out(modes.ConfiguredRun(mode, arguments, checkpoint))
+        yield
     except (ValueError, RuntimeError) as error:
         unset = explain_unset(error)
         mesh_shape = bound("run.mesh_shape")
@@ -154,10 +176,8 @@ def _run_with_gin(
     except tf.errors.OpError as error:
         if not isinstance(original(error), UserError):
             print("reading or computing failed: checking the caches", file=sys.stderr)
-            data_checks.read_whole_caches(parsed_run)
+            data_checks.read_whole_caches(run)
         raise
-    if flags.export_hf:
-        initial_checkpoint.export(flags, parsed_run.vocabulary)
 
 
 def _check(

@@ -183,7 +183,8 @@ def _train(  # noqa: PLR0913 (the signature that MtfModel calls)
 ) -> None:
     """Trains with our own loop. Ignores arguments that the loop's settings already contain."""
     del vocabulary, sequence_length, batch_size, ensemble_inputs
-    mesh_session.train(spec, dataset_fn, train_steps=steps, dataset_split=dataset_split)
+    options = mesh_session.LoopOptions(steps)
+    mesh_session.train(spec, options, dataset_fn, dataset_split=dataset_split)
 
 
 def _lengths(flags: Any) -> dict[str, int]:

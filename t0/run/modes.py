@@ -35,8 +35,8 @@ def train(run: ConfiguredRun) -> None:
     arguments = run.read()
     mesh_session.train(
         TrainingSpec.from_estimator_arguments(**arguments),
+        mesh_session.LoopOptions(arguments["train_steps"]),
         arguments["train_dataset_fn"],
-        train_steps=arguments["train_steps"],
         dataset_split=arguments["dataset_split"],
     )
 

@@ -3,7 +3,7 @@
     from t0.training import mesh_session
     from t0.training.graph import TrainingSpec
 
-    mesh_session.train(spec, train_dataset_fn, train_steps=12_200)
+    mesh_session.train(spec, LoopOptions(train_steps=12_200), train_dataset_fn)
 
 mesh_session    trains with Mesh TensorFlow in one session
 loop            the training loop that both engines share: steps, evaluation, checkpoints; the best

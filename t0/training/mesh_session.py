@@ -1,6 +1,6 @@
 """Trains with Mesh TensorFlow in one session. A resumed run continues as if it had not stopped.
 
-    train(spec, train_dataset_fn, train_steps=12_200)
+    train(spec, LoopOptions(train_steps=12_200), train_dataset_fn)
 
 `train` opens the data and builds the graph. It fills the variables from the latest checkpoint, from
 an initial checkpoint (a warm start), or at random. It then compares the configuration with the
@@ -46,17 +46,17 @@ _DEVICE = re.compile(r"(cpu|gpu):(\d+)$", re.IGNORECASE)
 
 def train(
     spec: TrainingSpec,
+    options: LoopOptions,
     train_dataset_fn: Callable[..., Any],
     *,
-    train_steps: int,
     dataset_split: str = "train",
 ) -> None:
     """Trains on this machine. If training is already finished, does nothing.
 
     Args:
       spec: the model, batch and optimizer.
+      options: the settings of the loop.
       train_dataset_fn: the dataset function that gin binds: T5's function or a user's own function.
-      train_steps: the step to stop at, counted from the start of pretraining.
       dataset_split: the split to read.
 
     Raises:
@@ -65,10 +65,9 @@ def train(
       SystemExit: `PREEMPTED` after SIGTERM; 130 after Ctrl-C.
     """
     with model_directory.lock(spec.model_dir), checkpointing.explain_full_disk(spec.model_dir):
-        if checkpointing.is_finished(spec.model_dir, train_steps):
+        if checkpointing.is_finished(spec.model_dir, options.train_steps):
             _record_prompts(spec)
             return
-        options = LoopOptions(train_steps)
         data = open_dataset_function(
             train_dataset_fn,
             options.seed,
@@ -76,35 +75,22 @@ def train(
             vocabulary=spec.vocabulary,
             dataset_split=dataset_split,
         )
-        run_session(spec, data, options)
-
-
-def run_session(spec: TrainingSpec, data: Data, options: LoopOptions) -> None:
-    """Builds the graph, fills its variables, and takes steps until `options.train_steps`.
-
-    Args:
-      spec: the model, batch and optimizer.
-      data: the training data, as returned by `t0.feeding.data_spec.open_dataset_function`.
-      options: the settings of the loop.
-    """
-    time_limit = TimeLimit(options.max_hours)
-    graph = _build(spec, data, options)
-    with (
-        checkpointing.explain_full_disk(spec.model_dir),
-        tf.Session(graph=graph.graph, config=session_config(spec.mesh_devices)) as session,
-    ):
-        engine = _Session(spec, data, options, graph, session)
-        stepping = Stepping(
-            engine,
-            data,
-            options,
-            size=engine.size,
-            model_dir=spec.model_dir,
-            keep=engine.keep,
-            save_every=spec.save_checkpoints_steps,
-        )
-        engine.start(stepping, options, time_limit)
-        stepping.run(time_limit)
+        time_limit = TimeLimit(options.max_hours)
+        graph = _build(spec, data, options)
+        config = session_config(spec.mesh_devices)
+        with tf.Session(graph=graph.graph, config=config) as session:
+            engine = _Session(spec, data, options, graph, session)
+            stepping = Stepping(
+                engine,
+                data,
+                options,
+                size=engine.size,
+                model_dir=spec.model_dir,
+                keep=engine.keep,
+                save_every=spec.save_checkpoints_steps,
+            )
+            engine.start(stepping, options, time_limit)
+            stepping.run(time_limit)
 
 
 def _record_prompts(spec: TrainingSpec) -> None:

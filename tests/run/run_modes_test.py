@@ -64,7 +64,7 @@ def test_resume_writes_the_missing_checkpoint_file(tmp_path, capsys):
     weights = {"shared/embedding": np.zeros([8, 2], np.float32)}
     write_mtf(tmp_path, weights, step=5)
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    mesh_session.train(spec, None, train_steps=5)
+    mesh_session.train(spec, mesh_session.LoopOptions(5), None)
     said = capsys.readouterr().out
     assert f"checkpoint is missing: resuming from {tmp_path}/model.ckpt-5, the newest" in said
     assert "nothing to train" in said
@@ -81,11 +81,11 @@ def test_finished_run_without_recorded_prompts_records_them(tmp_path, monkeypatc
         lambda mixture, lengths: ModelPrompts(lengths, "/v.model", prompts),
     )
     spec = types.SimpleNamespace(model_dir=str(tmp_path), sequence_length=LENGTHS)
-    mesh_session.train(spec, None, train_steps=5)
+    mesh_session.train(spec, mesh_session.LoopOptions(5), None)
     file = tmp_path / "prompts.json"
     assert read_model_prompts(str(tmp_path)).lengths == LENGTHS
     file.write_text("the prompts of the training")
-    mesh_session.train(spec, None, train_steps=5)
+    mesh_session.train(spec, mesh_session.LoopOptions(5), None)
     assert file.read_text() == "the prompts of the training"
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from t0.files import paths
 from t0.files.any_path import any_path
-from t0.training.mesh_session import LoopOptions, run_session
+from t0.training.mesh_session import LoopOptions, train
 from t0.training.recorder import Recorder
 from tests.helpers.testing import Killed
 from tests.training import tiny_training as tiny
@@ -14,7 +14,7 @@ from tests.training import tiny_training as tiny
 
 def run(folder, steps):
     options = LoopOptions(train_steps=steps, log_every_steps=1)
-    run_session(tiny.training_spec(folder), tiny.made_up_data(), options)
+    train(tiny.training_spec(folder), options, lambda **_: tiny.made_up_data())
 
 
 def losses(text):

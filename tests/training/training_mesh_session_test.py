@@ -16,7 +16,7 @@ from t0.config import parse
 from t0.errors import UserError
 from t0.training import loop, mesh_session, recorder, resume_file, validation
 from t0.training.checkpointing import patterns_of_new_layers
-from t0.training.mesh_session import LoopOptions, run_session
+from t0.training.mesh_session import LoopOptions, train
 from t0.training.recorder import Recorder
 from tests.helpers.testing import Killed
 from tests.training import tiny_tasks
@@ -39,7 +39,7 @@ def run(folder, steps, *, data=None, options=(), **settings):
     folder.mkdir(exist_ok=True)
     data = data or tiny.made_up_data()
     given = LoopOptions(**{"train_steps": steps, "log_every_steps": 1, **dict(options)})
-    run_session(tiny.training_spec(folder, **settings), data, given)
+    train(tiny.training_spec(folder, **settings), given, lambda **_: data)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -139,7 +139,7 @@ def test_resume_record_is_small_and_metrics_are_complete(whole):
 
 @pytest.mark.slow
 def test_model_info_file_is_written_only_on_request(whole, tmp_path):
-    names = {re.sub(r"[-.\d].*", "", path.name) for path in whole.iterdir()}
+    names = {re.sub(r"[-.\d].*", "", path.name) for path in whole.glob("[!.]*")}  # no lock
     assert names == {
         "model",
         "checkpoint",
@@ -436,8 +436,8 @@ def test_last_lines_name_the_checkpoint_and_the_next_command(tmp_path, capsys):
 def test_missing_gpu_is_an_error(tmp_path):
     given = tiny.training_spec(tmp_path)
     with pytest.raises(UserError, match="gpu:0.*sees no GPU"):
-        run_session(
+        train(
             functools.partial(type(given), **{**vars(given), "mesh_devices": ["gpu:0"]})(),
-            tiny.made_up_data(),
             LoopOptions(train_steps=1),
+            lambda **_: tiny.made_up_data(),
         )

@@ -12,7 +12,7 @@ from t0.cli.main import main
 from t0.config.specification import DataSpec, FeatureSpec, TaskSpec
 from t0.feeding.training_data import open_training_data
 from t0.files import tf_examples, tfrecord
-from t0.training.mesh_session import LoopOptions, run_session
+from t0.training.mesh_session import LoopOptions, train
 from tests.training import tiny_training as tiny
 
 RECORDS, STEPS, ROWS = 40, 40, 4
@@ -41,9 +41,8 @@ def run(spec, folder, steps):
     given = tiny.training_spec(
         folder, rows=ROWS, save_checkpoints_steps=1, keep_checkpoint_max=None
     )
-    run_session(
-        given, open_training_data(spec), LoopOptions(train_steps=steps, activation_dtype="float32")
-    )
+    options = LoopOptions(train_steps=steps, activation_dtype="float32")
+    train(given, options, lambda **_: open_training_data(spec))
 
 
 def embedding(folder, step):
