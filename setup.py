@@ -33,7 +33,7 @@ NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
 FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
 # As in .ci/transformers.lock, which is not in a source distribution; a test compares them.
 TORCH = "torch==2.13.0"
-TEST_TOOLS = ("hypothesis", "pytest", "ruff")
+TEST_TOOLS = ("coverage", "hypothesis", "pytest", "ruff")
 # The test tools, their own dependencies, and a package that pip refuses.
 LEFT_OUT = (*TEST_TOOLS, "iniconfig", "pluggy", "sortedcontainers", "promptsource")
 

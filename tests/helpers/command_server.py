@@ -121,6 +121,7 @@ class CommandServer:
         files = {"out": str(out), "err": str(err), "gin": str(operative)}
         job = {"argv": words, "cwd": str(cwd or self._folder), **files}
         job["as_root"] = as_root
+        job["test"] = os.environ.get("T0_LINES_TEST")
         job["environment"] = {name: str(value) for name, value in dict(environment).items()}
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
@@ -173,6 +174,11 @@ def _command(job):
 
         capabilities.give_up()
     os.environ.update(job["environment"])
+    if job["test"]:  # tests.mutations asks which lines a test executes
+        from tests.mutations import coverage_plugin
+
+        coverage_plugin.start(job["test"])
+        atexit.register(coverage_plugin.save)
     sys.argv = job["argv"]
     program = sys.argv[0]
     module, function = program.split(":") if ":" in program else entry_points()[program]

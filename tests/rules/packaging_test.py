@@ -93,7 +93,7 @@ def test_dependencies_are_pinned_as_in_the_lock_file(python):
     assert "seqio" not in base
     assert "promptsource" not in base
     missing = lock.keys() - base.keys() - {"seqio", "promptsource"}
-    of_tests = {"pytest", "hypothesis", "ruff"}
+    of_tests = {"coverage", "pytest", "hypothesis", "ruff"}
     of_tests |= {"iniconfig", "pluggy", "sortedcontainers"}
     assert missing == of_tests
     assert all(base[name] == f"=={lock[name]}" for name in lock.keys() & base.keys())
@@ -159,7 +159,7 @@ def test_lock_file_satisfies_its_requirements_file(source, lock):
 # Imported by their names or by other packages, data, pinned for TensorFlow 2.15, tools, extras.
 _NOT_IMPORTED = {
     *("importlib-resources", "packaging", "promptsource", "setuptools", "tensorflow-metadata"),
-    *("tensorflow-text", "hypothesis", "pytest", "ruff", "torch", "transformers"),
+    *("tensorflow-text", "coverage", "hypothesis", "pytest", "ruff", "torch", "transformers"),
 }
 
 
