@@ -3,6 +3,7 @@
 The default run leaves out what is marked slow, exhaustive, gpu, tpu or network; `-m` overrides it.
 """
 
+import collections
 import gc
 import os
 import shutil
@@ -22,6 +23,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 CONFINED = ROOT / "tests" / "helpers" / "confined"
 DEFAULT_MARKS = "not slow and not exhaustive and not gpu and not tpu and not network"
+
+LONG_SECONDS = 20
 
 # A loaded machine is no fault of what is tested.
 hypothesis.settings.register_profile("t0", deadline=None)
@@ -72,6 +75,20 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Lists the tests that took long."""
+    seconds = collections.Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid] += report.duration
+    for name, count in seconds.most_common():
+        if count > LONG_SECONDS:
+            terminalreporter.write_line(
+                f"needs longer than {LONG_SECONDS} s: {name} ({count:.0f} s)"
+            )
 
 
 def pytest_unconfigure(config):

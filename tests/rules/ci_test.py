@@ -1,5 +1,6 @@
 """What runs the checks elsewhere names what exists: .ci/run, the Dockerfile, GitHub's workflow."""
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -14,6 +15,13 @@ SCRIPTS = (".ci/run", ".ci/image")
 
 def run(*words):
     return subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def loaded(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def sections():
@@ -42,6 +50,33 @@ def test_ci_unknown_section_is_refused_before_anything_runs():
     refused = run("bash", ".ci/run", "styles")
     assert refused.returncode == 2
     assert "no section styles; there are: style docs" in refused.stderr
+
+
+def test_ci_table_of_sections_has_the_number_of_tests(request):
+    config = request.config
+    if config.args_source is not config.ArgsSource.TESTPATHS or config.option.keyword:
+        pytest.skip("not all tests are collected")
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    written = int(re.search(r"^  \| `tests` \| ([\d,]+) ", text, re.M)[1].replace(",", ""))
+    collected = len(request.session.items)
+    # Not exactly: a change with a test need not run everything again.
+    assert abs(collected - written) <= 0.05 * collected, "run .ci/section_table.py"
+
+
+def test_ci_table_of_sections_is_written_from_the_output_of_a_run():
+    table = loaded(ROOT / ".ci" / "section_table.py")
+    output = "\n=== set up\n\n=== set up: ok, 30 s\n\n=== tests\n6,1\n== 1234 passed, 3 skipped in 9.1s\n"
+    output += "=== tests: ok, 90 s\n\n=== slow\n=== slow: FAILED (exit status 1) after 2 s\n"
+    page = (
+        "The table shows the last run, never. X.\n"
+        "  | section | tests | minutes | limit |\n  |---|---|---|---|\n  | set up |  | 9.9 | 3 |\n"
+        "  | `tests`: all | 1 | 9.9 | 4 |\n  | `slow` | 2 | 9.9 | 7 |\n"
+    )
+    assert table.updated(page, output, "today") == (
+        "The table shows the last run, today. X.\n"
+        "  | section | tests | minutes | limit |\n  |---|---|---|---|\n  | set up |  | 0.5 | 3 |\n"
+        "  | `tests`: all | 1,234 | 1.5 | 4 |\n  | `slow` | 2 | 9.9 | 7 |\n"
+    )
 
 
 def test_ci_sections_have_their_minutes_in_contributing():
