@@ -82,7 +82,7 @@ def pytest_terminal_summary(terminalreporter):
     seconds = collections.Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if isinstance(report, pytest.TestReport):
+            if type(report) is pytest.TestReport:  # subtests are part of their test
                 seconds[report.nodeid] += report.duration
     for name, count in seconds.most_common():
         if count > LONG_SECONDS:

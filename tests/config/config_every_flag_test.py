@@ -7,6 +7,7 @@ value is read. A flag without a row fails the test, and so does a row without a 
 import argparse
 import ast
 import importlib
+import itertools
 import re
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from t0.cli.main import VERBS
 from t0.config import flags
 from t0.config.flag_table import GIN_MODES, LIBRARY_FLAGS, MODEL_API_MODES, TABLE, by_name
 from t0.errors import UserError
+from tests.helpers.subtest_cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"
@@ -80,7 +82,7 @@ def test_flags_of_a_run_have_one_row_each():
     assert sorted(rows) == sorted(flag.name for flag in TABLE)
 
 
-@pytest.mark.parametrize("name", READ_BY_ALL)
+@as_subtests("name", READ_BY_ALL)
 def test_flag_of_every_run_is_read_in_its_file(name):
     text = (ROOT / READ_BY_ALL[name]).read_text()
     assert re.search(rf"(flags|flag_values|values)(\.{name}\b|\[\"{name}\"\])", text)
@@ -93,8 +95,7 @@ NO_PARAMETER = ("adapter", "allow_stale_cache", "epochs", "finetune_steps", "str
 NO_PARAMETER += ("write_stream",)
 
 
-@pytest.mark.parametrize("mode", GIN_MODES)
-@pytest.mark.parametrize("name", OF_MODES)
+@as_subtests("name, mode", itertools.product(OF_MODES, GIN_MODES))
 def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
     word = word_for(name)
     said = checked(mode, word)
@@ -112,7 +113,7 @@ def test_flag_of_some_modes_has_an_effect_or_is_refused(name, mode):
         assert name in NO_PARAMETER
 
 
-@pytest.mark.parametrize("name", OF_MODEL_API)
+@as_subtests("name", OF_MODEL_API)
 def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
     assert f"--{name} is read with --use_model_api only" in checked("train", word_for(name)) or (
         name == "mode"
@@ -124,7 +125,7 @@ def test_flag_of_the_model_api_has_an_effect_or_a_note(name):
         assert (f"--{name} is read with" in said) == (one not in by_name(name).api)
 
 
-@pytest.mark.parametrize("name", OF_TPUS)
+@as_subtests("name", OF_TPUS)
 def test_flag_of_tpus_has_a_note_without_tpu(name):
     mode = MODEL_API_MODES["train"] if name in OF_MODEL_API else "train"
     assert f"--{name} is read with --tpu only" in checked(mode, word_for(name))
@@ -151,8 +152,9 @@ def test_flag_of_a_library_is_passed_to_it(name, monkeypatch):
 PLAN_READS = ("engine", "finetune_steps", "checkpoint")
 
 
-@pytest.mark.parametrize("name", [flag.name for flag in TABLE])
-@pytest.mark.parametrize("command", ["t0 plan", "t0 rehearse"])
+@as_subtests(
+    "command, name", itertools.product(["t0 plan", "t0 rehearse"], [flag.name for flag in TABLE])
+)
 def test_flags_are_read_noted_or_refused_by_plan_and_rehearse(command, name):
     more = PLAN_READS if command == "t0 plan" else ("engine",)
     given = flags.parse([COMMAND, word_for(name)])
@@ -212,7 +214,7 @@ def actions_of(verb):
     return [action for action in parser._actions if action.dest != "help"]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@as_subtests("verb", VERBS)
 def test_verb_arguments_are_all_read(verb):
     read = {"data_dir", "skip_bad_rows"}  # by apply_shared, for every verb
     name = VERBS[verb][0]
@@ -228,7 +230,7 @@ def test_verb_arguments_are_all_read(verb):
         assert action.dest in read or only_one_value, action.dest
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@as_subtests("verb", VERBS)
 def test_verb_argument_given_twice_keeps_all_values(verb):
     for action in actions_of(verb):
         several = action.nargs == "+" or "comma-separated" in (action.help or "")
@@ -268,7 +270,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("line", REFUSED)
+@as_subtests("line", REFUSED)
 def test_verb_flags_without_effect_are_refused(line):
     verb, *words = line.split()
     module = importlib.import_module(VERBS[verb][0])

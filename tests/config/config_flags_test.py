@@ -13,6 +13,7 @@ from t0.config import flags
 from t0.config.flag_table import GIN_MODES, MODEL_API_MODES, TABLE
 from t0.config.saved_config import mask_command, mask_secrets
 from t0.errors import UserError
+from tests.helpers.subtest_cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"
@@ -186,7 +187,7 @@ def test_flags_of_the_model_api_set_the_gin_parameters_of_gin_runs():
         assert found == flags.gin_parameters(given, alike) != {}
 
 
-@pytest.mark.parametrize("name", sorted(name for names in flags._GUESSES for name in names.split()))
+@as_subtests("name", sorted(name for names in flags._GUESSES for name in names.split()))
 def test_common_guesses_name_flags_and_gin_parameters_that_exist(name):
     advice = flags.advise(name)
     known = flags.command_flags()

@@ -7,6 +7,7 @@ from t0.config import gin_files, parse
 from t0.config.bindings import bound
 from t0.config.t5x_names import T5X, ours_for
 from t0.errors import UserError
+from tests.helpers.subtest_cases import as_subtests
 
 LABEL_SMOOTHING = "decoder/Unitransformer.label_smoothing"
 LOSS_AVERAGE = "t0.train_loop.loss_average"
@@ -245,7 +246,7 @@ def test_t5x_names_that_the_user_has_registered_are_not_translated():
     assert bound("%EVAL_OUTPUT_DIR") is None
 
 
-@pytest.mark.parametrize("name", sorted(name for name in T5X if "." in name))
+@as_subtests("name", sorted(name for name in T5X if "." in name))
 def test_t5x_parameter_names_are_explained(name):
     assert ours_for(f"No configurable matching '@{name}'").startswith(f"{name} is T5X's: here")
 

@@ -6,9 +6,8 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from t0.mesh import devices
+from tests.helpers.subtest_cases import as_subtests
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -22,7 +21,7 @@ finally:
     sys.path.remove(str(FOLDER))
 
 
-@pytest.mark.parametrize("name", benchmarks.CLAIMS)
+@as_subtests("name", benchmarks.CLAIMS)
 def test_benchmark_claims_pass_flags_that_the_program_has(name):
     claim = benchmarks.CLAIMS[name]
     text = (FOLDER / claim.program).read_text()
@@ -111,7 +110,7 @@ def test_benchmark_table_cells_are_named_by_row_and_column():
     ]
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@as_subtests("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_benchmark_imports_exist(path):
     """Programs here are seldom run; a moved name is found without running them."""
     root = FOLDER.parent

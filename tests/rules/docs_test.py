@@ -20,6 +20,7 @@ from t0.catalogue import starter_folder
 from t0.cli import cache_tasks, main, quickstart, torch_run
 from t0.config import flags
 from t0.sources.schema import features
+from tests.helpers.subtest_cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -65,7 +66,7 @@ def test_docs_path_patterns_are_expanded():
     ]
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+@as_subtests("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_docs_paths_exist(text):
     content = text.read_text(encoding="utf-8")
     from_root, links = set(named_paths(content)), set(LINK.findall(content))
@@ -218,7 +219,7 @@ def test_docs_anchors_are_found():
     assert "batch-and-dropout" in headings(ROOT / "docs" / "recipe.md")
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
+@as_subtests("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.name)
 def test_docs_links_have_headings_and_stay_within_pages(page):
     """MkDocs refuses a link that leaves docs/, and one to a heading that is not there."""
     wrong = []
@@ -325,7 +326,7 @@ def macros():
 TOLD = [page for page in TEXTS if page.name != "reference.md"]
 
 
-@pytest.mark.parametrize("page", TOLD, ids=lambda path: str(path.relative_to(ROOT)))
+@as_subtests("page", TOLD, ids=lambda path: str(path.relative_to(ROOT)))
 def test_docs_flags_gin_files_and_macros_exist(page):
     text = page.read_text(encoding="utf-8")
     known, wrong = known_flags(), []

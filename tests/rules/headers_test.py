@@ -10,7 +10,7 @@ import inspect
 import textwrap
 from pathlib import Path
 
-import pytest
+from tests.helpers.subtest_cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 # The PyTorch engine is imported where PyTorch is: in the section `transformers` of .ci/run.
@@ -160,7 +160,7 @@ class Example(ast.NodeVisitor):
         return None
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+@as_subtests("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_module_header_examples_call_what_exists(path):
     header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=True)
     assert header, "a module says what it does"
