@@ -21,6 +21,7 @@ def start(context=None):
     """Starts recording in this process, in the context of a test."""
     file = str(Path(os.environ[FOLDER_VARIABLE], "lines"))
     recording = coverage.Coverage(file, data_suffix=True, source_pkgs=["t0"], config_file=False)
+    recording.set_option("run:disable_warnings", ["module-not-measured", "no-data-collected"])
     recording.start()
     if context:
         recording.switch_context(context)
