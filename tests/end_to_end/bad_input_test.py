@@ -69,10 +69,11 @@ def test_missing_cache_error_has_the_caching_command(command, server, world, tmp
     caching = server.run(*words, program=program)
     assert caching.status == 0, caching.err
     assert (cache / "weather_retell" / "COMPLETED").exists()
-    done = command(*arguments, "--gin_param=run.train_steps = 1", tasks=False)
+    only_checked = f"--save_spec={tmp_path / 'spec.json'}"  # with the same checks as a training
+    done = command(*arguments, only_checked, tasks=False)
     assert done.status == 0, done.err
     live = [*arguments, "--gin_param=mesh_train_dataset_fn.use_cached = False"]
-    live += ["--gin_param=run.train_steps = 1", f"--model_dir={tmp_path / 'live'}"]
+    live += [only_checked, f"--model_dir={tmp_path / 'live'}"]
     hint = f"weather_retell is cached in {cache}, and the cache is not read."
     assert hint in command(*live, tasks=False).err
     # The data changes: training stops, with the command that refreshes the cache.
@@ -80,11 +81,11 @@ def test_missing_cache_error_has_the_caching_command(command, server, world, tmp
     (rows,) = (changed / "weather").rglob("train.*")
     rows.write_text(rows.read_text().replace("rain", "hail"))
     stale = [*arguments, f"--data_dir={changed}", f"--model_dir={tmp_path / 'stale'}"]
-    stale += ["--gin_param=run.train_steps = 1"]
+    stale += [only_checked]
     text = message(command(*stale, tasks=False))
     assert f"the data of split 'train': {rows}. Refresh with: " in text
     refresh = text.partition("Refresh with: ")[2].partition(" (or use them")[0]
-    allowed = command(*stale, "--allow_stale_cache", "--dry_run", tasks=False)
+    allowed = command(*stale, "--allow_stale_cache", tasks=False)
     assert allowed.status == 0, allowed.err
     program, *words = shlex.split(refresh)
     caching = server.run(*words, program=program)

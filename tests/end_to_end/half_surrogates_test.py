@@ -91,6 +91,7 @@ def test_half_surrogate_in_training_is_refused_or_skipped(server, data, tmp_path
     live += [
         "--gin_param=mesh_train_dataset_fn.use_cached = False",
         "--module_import=t0.seqio_tasks",
+        "--gin_param=t0.packing.rows = 4",  # a window of 512 rows would read the few rows 200 times
     ]
     text = refusal(server.run(f"--model_dir={tmp_path / 'a'}", *live))
     assert f"{data / 'moods' / 'train.jsonl'}, line 4, column 'text'" in text

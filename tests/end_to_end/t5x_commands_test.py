@@ -20,6 +20,7 @@ from tests.end_to_end.t5x_guides import (
     TRAINING,
     file_text,
 )
+from tests.helpers.quick_cases import one_quick
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def t5x_checkpoint(t5x_command):
     return folder / "model.ckpt-2"
 
 
-@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.parametrize("name", one_quick(TRAINING))
 def test_t5x_training_command_runs_to_its_end(t5x_command, t5x_checkpoint, name):
     words, last = TRAINING[name]
     more = [*SHORT, f"--gin.TRAIN_STEPS={last}"]

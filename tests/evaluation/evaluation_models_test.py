@@ -21,6 +21,7 @@ from t0.evaluation.records import TaskRecords, record_of
 from tests.evaluation.evaluation_runs import LIMITS, Vocabulary, make_records
 from tests.evaluation.numpy_model import NumpyModel
 from tests.evaluation.tiny_models import LAYOUT, bind, write_checkpoint
+from tests.helpers.quick_cases import one_quick
 from tests.inference.tiny_generation import INPUTS, TWO_LAYERS, ending_variables, predict
 
 TASKS = {"first": 7, "second": 12}
@@ -149,6 +150,7 @@ def test_model_ranks_like_the_oracle(open_model, checkpoint, tmp_path):
     assert tasks[0] == tasks[1]
 
 
+@pytest.mark.parametrize("open_model", one_quick(ENGINES), indirect=True)
 def test_model_resumes_a_ranking_with_the_same_bits(open_model, checkpoint, tmp_path):
     expected = rank(open_model, checkpoint, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
@@ -157,6 +159,7 @@ def test_model_resumes_a_ranking_with_the_same_bits(open_model, checkpoint, tmp_
     assert rank(open_model, checkpoint, tmp_path / "killed") == expected
 
 
+@pytest.mark.parametrize("open_model", one_quick(ENGINES), indirect=True)
 def test_model_ranks_in_shards_with_the_same_bits(open_model, checkpoint, tmp_path):
     expected = rank(open_model, checkpoint, tmp_path / "whole")
     for number in range(2):

@@ -14,6 +14,7 @@ from tests.evaluation.tiny_models import (
     random_variables,
     write_checkpoint,
 )
+from tests.helpers.quick_cases import one_quick
 
 
 def ragged(many, choices, seed=0):
@@ -47,10 +48,10 @@ def both(monkeypatch, tmp_path):
         scorer.close()
 
 
-@pytest.mark.parametrize("model", ["t5.1.1", "t5.1.0"])
+@pytest.mark.parametrize("model", one_quick(["t5.1.1", "t5.1.0"]))
 def test_packing_scores_equal_padded_scores(model, both):
     packed, padded = both(model)
-    for many, choices, spare in [(1, 1, 0), (3, 2, 0), (3, 2, 5), (23, 3, 11)]:
+    for many, choices, spare in [(1, 1, 0), (3, 2, 5), (23, 3, 11)]:
         inputs, targets = ragged(many, choices, seed=many)
         shape = None
         if spare:
@@ -71,6 +72,7 @@ def test_packing_batches_of_one_shape_share_a_program(both):
     assert len(packed._programs) == count + 1
 
 
+@pytest.mark.slow
 def test_packing_bfloat16_scores_are_close_to_padded(both):
     packed, padded = both(computed="bfloat16")
     inputs, targets = ragged(6, 2)

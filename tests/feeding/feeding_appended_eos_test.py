@@ -16,6 +16,7 @@ from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
 from t0.run import spec_from_gin
+from tests.helpers.quick_cases import one_quick
 
 LENGTHS = {"inputs": 9, "targets": 5}
 APPEND = seqio.preprocessors.append_eos
@@ -110,7 +111,7 @@ def read_with_seqio(task, lengths):
 
 
 @pytest.mark.parametrize("targets_eos", [True, False])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", one_quick(LAYOUTS))
 def test_appended_eos_training_examples_equal_seqio(add_task, monkeypatch, layout, targets_eos):
     task = add_task(LAYOUTS[layout], targets_eos=targets_eos)
     for module in (uncached, cached_examples):
@@ -131,7 +132,7 @@ def test_appended_eos_training_examples_equal_seqio(add_task, monkeypatch, layou
     assert (len(full), sum(full)) == counts.get(layout, (200, 50))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", one_quick(LAYOUTS))
 def test_appended_eos_inference_inputs_equal_seqio(add_task, layout):
     task = add_task(LAYOUTS[layout])
     spec = spec_of(task).tasks[0]
@@ -156,7 +157,7 @@ def test_appended_eos_inference_inputs_equal_seqio(add_task, layout):
     assert all((one.tokens[-1:] == [1]) == (layout != "trim") for one in found)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", one_quick(LAYOUTS))
 def test_appended_eos_answer_choices_equal_seqio(add_task, layout):
     task = add_task(LAYOUTS[layout], choices=True)
     spec = spec_of(task)

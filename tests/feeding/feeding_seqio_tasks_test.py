@@ -12,6 +12,7 @@ from t0.compat import seqio, t5_mesh, tfds
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
 from t0.feeding import data_spec
+from tests.helpers.quick_cases import one_quick
 
 ROWS = [(f"which {number}", f"answer {number}") for number in range(600)]
 LENGTHS = {"inputs": 16, "targets": 16}
@@ -301,7 +302,7 @@ RATES = {
 }
 
 
-@pytest.mark.parametrize("name", [*OWN_SAMPLING, *RATES])
+@pytest.mark.parametrize("name", [*one_quick(OWN_SAMPLING), *RATES])
 def test_mixture_with_own_sample_fn_is_drawn_by_seqio(empty_gin, name):
     mixture_in_turn(**(OWN_SAMPLING | RATES)[name])
     arguments = {"mixture_or_task_name": "in_turn", "sequence_length": LENGTHS, "shuffle": False}

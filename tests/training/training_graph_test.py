@@ -9,6 +9,7 @@ from t0.mesh import fused
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops
 from t0.training import graph as training_graph
+from tests.helpers.quick_cases import one_quick
 from tests.training import tiny_training as tiny
 
 
@@ -70,7 +71,7 @@ def test_training_graph_equals_mesh_tensorflow(model):
         np.testing.assert_allclose(ours[name], value, rtol=2e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("compiles", one_quick([True, False]))
 def test_microbatches_do_not_change_the_training_step(compiles, monkeypatch):
     monkeypatch.setattr(fused, "WORTH_COMPILING", 0 if compiles else 1e9)
     batch = tiny.first_batches(1)[0]
@@ -122,7 +123,7 @@ def test_training_step_reads_each_variable_once(mesh):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["batch:2", "model:2", "batch:2,model:2"])
+@pytest.mark.parametrize("mesh", one_quick(["batch:2,model:2", "batch:2", "model:2"]))
 def test_training_steps_on_several_devices_equal_one_device(mesh):
     batches = tiny.first_batches(3)
     one = tiny.Steps(tiny.training_spec(dropout=0.0))

@@ -7,6 +7,7 @@ from t0.errors import UserError
 from t0.feeding import packing
 from t0.training import graph, losses
 from t0.training.loop import LOSS_WEIGHTS, add_loss_weights
+from tests.helpers.quick_cases import one_quick
 from tests.training import tiny_training as tiny
 
 TARGETS = np.array([[5, 6, 1, 0], [7, 1, 8, 1], [0, 0, 0, 0]], np.int32)
@@ -83,7 +84,7 @@ def test_loss_per_sequence_is_the_mean_of_each_examples_mean(examples):
     assert abs(over_tokens - expected) > 1e-3  # the two averages differ on these examples
 
 
-@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("pack", one_quick([True, False]))
 def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, pack):
     batch = add_loss_weights(filled(examples, pack=pack), "sequences")
     whole = weighted_steps()
