@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.helpers import testing
+from t0 import testing
 from tests.helpers.buckets.faults import no_faults
 from tests.helpers.buckets.object_store import Bucket
 from tests.helpers.buckets.served_buckets import ServedBuckets, served_buckets

@@ -31,7 +31,8 @@ hypothesis.settings.register_profile("t0", deadline=None)
 hypothesis.settings.load_profile("t0")
 
 sys.path.insert(0, str(ROOT))
-from tests.helpers import processes, testing  # noqa: E402
+from t0 import testing  # noqa: E402
+from tests.helpers import processes  # noqa: E402
 from tests.helpers.buckets.object_store import Bucket  # noqa: E402
 from tests.helpers.buckets.served_buckets import FAST, served_buckets  # noqa: E402
 from tests.helpers.confined import confinement  # noqa: E402

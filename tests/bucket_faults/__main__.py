@@ -42,8 +42,8 @@ def publish() -> None:
 
 def cached(folder: Path, out: str) -> Callable[[], None]:
     """Returns a call of `seqio_cache_tasks` over a small dataset."""
+    from t0 import testing
     from t0.cli import cache_tasks
-    from tests.helpers import testing
 
     prompts = {"which": ("{{text}} Which? ||| {{answer_choices[label]}}", "no ||| yes")}
     testing.write_templates(folder / "data" / "mine", prompts)

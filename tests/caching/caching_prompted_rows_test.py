@@ -36,7 +36,7 @@ from t0.feeding.random_access import CachedRecords
 from t0.files import tfrecord
 from t0.prompts import Template
 from t0.sources import documents
-from tests.helpers.testing import train_vocabulary, write_rows
+from t0.testing import train_vocabulary, write_rows
 
 OPTIONS = RecordOptions(max_dropped_share=0.5)
 

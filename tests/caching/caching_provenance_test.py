@@ -14,6 +14,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from t0 import testing
 from t0.caching import CacheSelection, RecordOptions, Setup, cache, cache_files, provenance
 from t0.catalogue import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, model_digest
@@ -22,7 +23,6 @@ from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.prompts import Template
 from t0.tasks import task_definitions
-from tests.helpers import testing
 
 PROMPT = Template("ask", "{{tea}}? ||| {{taste}}", "mild ||| bitter", "", True, False, (), "1")
 MODULE = """

@@ -10,7 +10,7 @@ from t0.caching import tokenizing
 from t0.caching.tokenizing import Tokenizer
 from t0.catalogue.sentence_pieces import Tokens
 from t0.files import protobuf_wire
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 
 SPACES = [" "] * 20 + ["\n", "\t", "  ", "\r\n", "\f", " \n ", "\v", " \u200b", "\u3000", "\u00a0"]
 ODD = "_N.-=*é½™ﬁﷺ한글ßﬃ①“”’\u0301"

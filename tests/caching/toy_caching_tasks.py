@@ -32,7 +32,7 @@ LINES = {"a": 70, "b": 41, "c": 1}
 
 
 def lay_out(folder):
-    from tests.helpers import testing
+    from t0 import testing
 
     rng = random.Random(7)
 

@@ -8,7 +8,7 @@ from t0.catalogue import lint
 from t0.catalogue.sentence_pieces import Tokens
 from t0.prompts import Template
 from t0.tasks import PromptedSource
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 
 
 def source(tmp_path, monkeypatch, jinja, choices=None, rows=20, labels=(0, 1), dataset="lintable"):

@@ -12,7 +12,7 @@ from t0.sources import OwnMixture
 
 
 def write_own(folder):
-    from tests.helpers.testing import write_rows, write_templates
+    from t0.testing import write_rows, write_templates
 
     write_templates(
         folder / "moods", {"which": ("{{t}} ||| {{answer_choices[l]}}", "sad ||| glad")}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
+from t0 import testing
 from t0.checkpoints import ConversionOptions, convert, open_source, prepared_checkpoint, tokenizer
 from t0.checkpoints.compare import compare
 from t0.errors import UserError
@@ -16,7 +17,6 @@ from tests.checkpoints.tiny_checkpoints import (
     with_sentinels,
     write_mtf,
 )
-from tests.helpers import testing
 
 TEXTS = ("rain and snow in 7 places", "  twice  the\tspace\nof lines ", "Ünïcödé “quotes” １２")
 NAMES = ("spiece.model", "tokenizer.json")

@@ -3,11 +3,11 @@
 import ml_dtypes
 import numpy as np
 
+from t0 import testing
 from t0.checkpoints import names
 from t0.checkpoints.bundle import BundleWriter
 from t0.checkpoints.shape import expected_shapes, slot_shape
 from t0.config.model_spec import ModelShape
-from tests.helpers import testing
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -8,7 +8,7 @@ import pytest
 
 from t0.cli import doctor
 from t0.cli.main import main
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 
 VERSIONS = {
     "tensorflow": "2.15.1",

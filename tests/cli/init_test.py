@@ -13,7 +13,7 @@ import pytest
 from t0.catalogue.columns import label_text, read_labels, summarize_columns
 from t0.cli import main as cli
 from t0.errors import UserError
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 
 TEXTS = ["a fine film", "a dull film", "what a long film", "short and good", "never seen worse"]
 
@@ -228,7 +228,7 @@ def test_init_new_prompt_joins_the_mixtures(init, tmp_path, capsys):
 
 
 def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
-    from tests.helpers.testing import train_vocabulary
+    from t0.testing import train_vocabulary
 
     model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
     write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))

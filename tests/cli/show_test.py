@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from t0.cli import main as cli
-from tests.helpers.testing import train_vocabulary, write_rows, write_templates
+from t0.testing import train_vocabulary, write_rows, write_templates
 
 TASK = "reviews_good_or_bad"
 LONG = "a film that goes on and on and never ends at all"

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from t0.testing import write_rows, write_templates
 from tests.end_to_end.command_lines import TRAIN
 from tests.helpers.command_server import CommandServer
-from tests.helpers.testing import write_rows, write_templates
 
 HALF = "cut \ud83d"
 BAD = (3, 11)

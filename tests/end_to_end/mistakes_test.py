@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from t0.testing import write_templates
 from tests.end_to_end.command_lines import EVALUATE, TRAIN, message
-from tests.helpers.testing import write_templates
 
 FINETUNE = "--gin_file=runs/finetune.gin"
 TESTS = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.helpers.testing import train_vocabulary, write_rows, write_templates
+from t0.testing import train_vocabulary, write_rows, write_templates
 
 WORDS = ("rain", "snow", "wind", "heat")
 PLACES = ("Oslo", "Lima", "Cairo", "Perth", "Quito", "Kyoto", "Turin", "Accra")

@@ -9,7 +9,7 @@ from t0.errors import UserError
 from t0.feeding.cut_shares import cut_notes
 from t0.prompts import Template
 from t0.tasks.prompted_tasks import PromptedSource
-from tests.helpers.testing import train_vocabulary, write_rows
+from t0.testing import train_vocabulary, write_rows
 
 import tensorflow as tf  # isort: skip
 

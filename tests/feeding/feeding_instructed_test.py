@@ -22,7 +22,7 @@ from t0.inference import cached_inputs, task_inputs
 from t0.tasks import default_vocabulary
 from t0.tasks.instruction_steps import join_what_fits
 from t0.tasks.instruction_tasks import instruction_tasks
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 from tests.sources import tiny_recipes
 
 NAME = "sni_def_pos_2_neg_2"

@@ -9,7 +9,7 @@ import numpy as np
 import seqio
 import tensorflow.compat.v1 as tf
 
-from tests.helpers import testing
+from t0 import testing
 
 WORDS = "the sun rain sad glad both day is this that wind we say yes no not it was good bad a"
 

@@ -9,7 +9,7 @@ import yaml
 
 from t0.cli import main as cli
 from t0.lm_eval import exported_tasks
-from tests.helpers.testing import write_dataset
+from t0.testing import write_dataset
 from tests.lm_eval import harness_world
 
 datasets = pytest.importorskip("datasets")

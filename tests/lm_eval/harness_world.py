@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from t0.checkpoints import tokenizer
-from tests.helpers.testing import train_vocabulary, write_dataset
+from t0.testing import train_vocabulary, write_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "lm_eval"

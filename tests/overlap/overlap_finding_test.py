@@ -21,7 +21,7 @@ from t0.overlap.index import Index, scan, write_index
 from t0.overlap.overlap_counts import longest_common
 from t0.overlap.training_texts import FileJob, RowsJob, TrainingTexts, add_listed
 from t0.overlap.words import split_words, word_list
-from tests.helpers.testing import train_vocabulary, write_dataset
+from t0.testing import train_vocabulary, write_dataset
 from tests.overlap import planted
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,7 @@
 import json
 
 from t0.files import tf_examples, tfrecord
-from tests.helpers.testing import write_dataset
+from t0.testing import write_dataset
 
 # Evaluation fields by what becomes of them in the training data. All are found.
 PLANTED = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.testing import train_vocabulary
+from t0.testing import train_vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
@@ -39,7 +39,7 @@ def reviews(tmp_path_factory):
 
 
 def test_python_page_renders_prompts(tmp_path):
-    assert len(PROGRAMS) == 4
+    assert len(PROGRAMS) == 5
     out = run(tmp_path, "-c", PROGRAMS[0])
     assert "GPT-3 style: 'It rains.\\nQuestion: It is wet. True or False?' -> 'True'" in out
     assert len(out.splitlines()) == 10
@@ -93,3 +93,9 @@ def test_python_page_reads_a_cache_in_pytorch(reviews):
     train = (reviews / "reviews" / "data" / "reviews" / "train.jsonl").read_text()
     assert sum(rows) == len(train.splitlines())
     assert max(rows) == 16
+
+
+def test_python_page_tests_a_preprocessor(tmp_path):
+    names = {}
+    exec(PROGRAMS[4], names)
+    names["test_ask"](tmp_path)

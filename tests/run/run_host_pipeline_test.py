@@ -24,9 +24,9 @@ from t0.feeding import host_graphs
 from t0.run import checks, data_checks, host_checks
 from t0.run.findings import Findings
 from t0.run.parsed_run import ParsedRun
+from t0.testing import train_vocabulary
 from t0.training import estimator
 from tests.helpers import cached_letters
-from tests.helpers.testing import train_vocabulary
 
 LENGTHS = {"inputs": 16, "targets": 8}
 SETTINGS = [

@@ -5,6 +5,7 @@ import types
 
 import pytest
 
+from t0 import testing
 from t0.checkpoints import ConversionOptions, checkpoint_files, convert
 from t0.compat import mesh_utils
 from t0.config import parse
@@ -25,7 +26,6 @@ from tests.checkpoints.tiny_checkpoints import (
     with_sentinels,
     write_mtf,
 )
-from tests.helpers import testing
 
 SIZES = [
     *(f"{name} = {getattr(V11, name)}" for name in ("d_model", "d_ff", "d_kv")),

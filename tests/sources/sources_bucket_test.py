@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from t0 import testing
 from t0.sources import data_dirs, find_own_datasets, folders, open_split
 from t0.sources.own_data import find_own_mixtures
-from tests.helpers import testing
 
 ROWS = [{"text": f"row {number}", "label": number % 2} for number in range(1500)]
 

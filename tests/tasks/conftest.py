@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.helpers.testing import with_sentinels
+from t0.testing import with_sentinels
 from tests.tasks.moods import MOODS, ROWS
 from tests.tasks.task_vocabularies import train_model
 

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.helpers import testing
+from t0 import testing
 
 TEXT = "the sun rain sad glad both day is this that wind we say yes no not it was good bad a"
 

@@ -14,6 +14,7 @@ import seqio
 import tensorflow as tf
 from sentencepiece import sentencepiece_model_pb2
 
+from t0 import testing
 from t0.errors import UserError
 from t0.tasks.vocabulary import (
     DEFAULT_VOCABULARY,
@@ -23,7 +24,6 @@ from t0.tasks.vocabulary import (
     set_vocabulary,
     vocabulary_path,
 )
-from tests.helpers import testing
 
 T5_MODEL = Path(__file__).parents[3] / "shared" / "vocab" / "t5.spiece.model"
 TEXTS = [

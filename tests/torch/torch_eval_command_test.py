@@ -102,7 +102,7 @@ def test_eval_engine_torch_resolves_auto_activations_for_its_device(monkeypatch,
     from t0.compat import seqio
     from t0.run.whole_evaluation import WholeEvaluation, flag_values
     from t0.tasks.recipe_tasks import t5_features
-    from tests.helpers.testing.state import registries_restored
+    from t0.testing.state import registries_restored
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: expected == "bfloat16")

@@ -20,12 +20,12 @@ sys.path.append(str(BENCHMARKS))
 import budgets  # noqa: E402
 import training_bands as bands  # noqa: E402
 
+from t0 import testing  # noqa: E402
 from t0.cli import torch_run  # noqa: E402
 from t0.config import flags, parse  # noqa: E402
 from t0.config.bindings import bound  # noqa: E402
 from t0.errors import UserError  # noqa: E402
 from t0.run import configure  # noqa: E402
-from tests.helpers import testing  # noqa: E402
 
 configure.register()
 

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from t0.compat import gin
 from t0.errors import UserError
+from t0.testing import train_vocabulary
 from t0.training import export
 from tests.checkpoints.tiny_checkpoints import (
     bits,
@@ -17,7 +18,6 @@ from tests.checkpoints.tiny_checkpoints import (
     weights,
     write_mtf,
 )
-from tests.helpers.testing import train_vocabulary
 from tests.training import tiny_training as tiny
 
 MODEL = model_shape(

@@ -1,10 +1,13 @@
 """The functions for tests: what they write is read by the code that they are for."""
 
+import pytest
 import sentencepiece
+import seqio
+import tensorflow as tf
 
+from t0 import testing
 from t0.prompts import CompiledTemplate, read_template_file
 from t0.sources import find_own_datasets
-from tests.helpers import testing
 
 TEXT = ["rain in Oslo, snow in Lima.", "wind in Cairo, rain in Perth."] * 40
 
@@ -51,3 +54,49 @@ def test_gin_and_registries_are_restored():
         seqio.MixtureRegistry.add("made_up_mixture", ["made_up"], default_rate=1)
     assert "made_up" not in seqio.TaskRegistry.names()
     assert "made_up_mixture" not in seqio.MixtureRegistry.names()
+
+
+ROWS = [{"text": f"{word} in Oslo", "label": n % 2} for n, word in enumerate(["rain", "snow"] * 4)]
+
+
+def ask(dataset):
+    """Makes the features from the columns."""
+
+    def make(row):
+        targets = tf.where(row["label"] == 0, "rain", "snow")
+        return {"inputs": tf.strings.join([row["text"], "?"]), "targets": targets}
+
+    return dataset.map(make)
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    return testing.train_vocabulary(tmp_path / "tiny.model", TEXT)
+
+
+def test_tiny_task_is_cached_like_seqio_and_unregistered(tmp_path, vocabulary):
+    splits = {"train": ROWS, "validation": ROWS[:3]}
+    with testing.tiny_task("moods", splits, [ask], vocabulary=vocabulary) as task:
+        testing.assert_cache_like_seqio("moods", tmp_path / "cache")
+        examples = list(task.get_dataset(None, "validation", shuffle=False).as_numpy_iterator())
+        assert [x["inputs_pretokenized"].decode() for x in examples] == [
+            "rain in Oslo?",
+            "snow in Oslo?",
+            "rain in Oslo?",
+        ]
+        assert all(x["targets"][-1] == 1 for x in examples)
+    assert "moods" not in seqio.TaskRegistry.names()
+    assert (tmp_path / "cache" / "moods" / "COMPLETED").exists()
+
+
+def test_cache_unlike_seqio_is_an_error_with_the_example(tmp_path, vocabulary):
+    """A preprocessor that draws at random, without a seed, makes other examples each time."""
+
+    def draw(dataset):
+        return dataset.map(lambda x: x | {"inputs": tf.as_string(tf.random.uniform([]))})
+
+    with (
+        testing.tiny_task("drawn", {"train": ROWS}, [ask, draw], vocabulary=vocabulary),
+        pytest.raises(AssertionError, match="train, example 0, inputs.*: the cache has"),
+    ):
+        testing.assert_cache_like_seqio("drawn", tmp_path / "cache")

@@ -12,10 +12,6 @@ from collections.abc import Iterator
 TINY_MODEL = ("d_model = 16", "d_ff = 32", "d_kv = 8", "num_heads = 2", "num_layers = 1")
 
 
-class Killed(BaseException):
-    """Simulates SIGKILL in a test. `except Exception` does not catch this class."""
-
-
 @contextlib.contextmanager
 def registries_restored() -> Iterator[None]:
     """Restores SeqIO's registries of tasks and mixtures at the end of the context."""
