@@ -54,6 +54,7 @@ def test_mode_eval_writes_predictions_and_metrics(run_mode, model_dir):
     assert len((folder / "weather_which_word_20_predictions").read_text().splitlines()) == 8
 
 
+@pytest.mark.slow
 def test_beam_search_of_eval_and_infer_is_the_same(run_mode, model_dir, tmp_path):
     lengths = {"inputs": 64, "targets": 8}
     run_mode(

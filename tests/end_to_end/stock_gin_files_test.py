@@ -1,6 +1,7 @@
 """T5's gin files that change the model or read a task's text: adapters, `infer_from_task.gin`."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.end_to_end.command_lines import EVALUATE, TRAIN, TWO_LAYERS, message
@@ -40,6 +41,7 @@ def test_adapters_are_the_only_weights_trained(command, pretrained, tmp_path):
     assert (tmp_path / "validation_eval" / "results_4.json").exists()
 
 
+@pytest.mark.slow
 def test_adapters_may_be_trained_with_all_other_weights(command, pretrained, tmp_path):
     every = "--gin_param=run.variable_filter = None"
     done = command(

@@ -170,10 +170,24 @@ def test_model_ranks_in_shards_with_the_same_bits(open_model, checkpoint, tmp_pa
     assert found.keys() == expected.keys()
 
 
+METHODS = {
+    "greedy": DecodingMethod(),
+    "beams": DecodingMethod(beam_size=3),
+    "draws": DecodingMethod(temperature=0.7, top_k=5),
+}
+# By default, all methods with the oracle, and the most difficult one with Mesh TensorFlow.
+QUICK = [("numpy", name) for name in METHODS] + [("mesh", "beams")]
+
+
 @pytest.mark.parametrize(
-    "method",
-    [DecodingMethod(), DecodingMethod(beam_size=3), DecodingMethod(temperature=0.7, top_k=5)],
-    ids=["greedy", "beams", "draws"],
+    ("open_model", "method"),
+    [
+        pytest.param(engine, method, marks=() if (engine, name) in QUICK else pytest.mark.slow)
+        for engine in ENGINES
+        for name, method in METHODS.items()
+    ],
+    ids=[f"{engine}-{name}" for engine in ENGINES for name in METHODS],
+    indirect=["open_model"],
 )
 def test_model_generates_like_the_oracle(open_model, checkpoint, method):
     if open_model.__module__.endswith("transformers_t5") and method != DecodingMethod():

@@ -10,6 +10,7 @@ from t0.errors import UserError
 from t0.evaluation.mesh_model import find_unused_weights
 from tests.evaluation.numpy_t5 import NumpyT5
 from tests.evaluation.tiny_models import make_scorer, padded, random_variables, write_checkpoint
+from tests.helpers.quick_cases import one_quick
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]
@@ -43,7 +44,7 @@ def scorer(checkpoint):
     scorer.close()
 
 
-@pytest.mark.parametrize("model", ["t5.1.1", "t5.1.0"])
+@pytest.mark.parametrize("model", one_quick(["t5.1.1", "t5.1.0"]))
 def test_log_likelihoods_equal_independent_forward_pass(model, tmp_path):
     variables = random_variables(model, seed=1, layers=2)
     scorer = make_scorer(model, layers=2)

@@ -18,6 +18,7 @@ from tests.evaluation.evaluation_runs import (
     read_scores,
 )
 from tests.evaluation.tiny_models import random_variables, write_checkpoint
+from tests.helpers.quick_cases import one_quick
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset
@@ -209,7 +210,7 @@ def test_tensorboard_events_of_each_step_have_published_tags(model_dir, variable
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shapes", [1, 3])
+@pytest.mark.parametrize("shapes", one_quick([3, 1]))
 def test_rank_evaluation_tasks_share_batches_and_keep_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}
     folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)
@@ -299,6 +300,7 @@ def test_resume_with_changed_checkpoint_scores_again(model_dir, variables, monke
     assert line["choices"][0]["log_likelihood"] == pytest.approx(score, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_rank_evaluation_bfloat16_is_a_setting(model_dir, variables):
     records = make_records(0)
     params = ["score_eval.dtype = 'bfloat16'"]

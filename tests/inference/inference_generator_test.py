@@ -112,6 +112,7 @@ def test_decoding_without_cached_attention_keeps_predictions(checkpoints, method
     generator.close()
 
 
+@pytest.mark.slow
 def test_decoding_bfloat16_scores_are_close_to_float32(checkpoints):
     generator = restored(checkpoints, activations=tf.bfloat16)
     (_, found), *_ = predict(generator, INPUTS[:1], [1])

@@ -177,6 +177,7 @@ def test_nan_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     assert checkpoint_files.steps(str(tmp_path)) == [0]
 
 
+@pytest.mark.slow
 def test_nan_validation_loss_stops_the_run(tmp_path, held_out):
     """The first step's loss is finite, and makes weights whose loss is not."""
     options = {"validate_every_steps": 1, "validation_batches": 1}
@@ -186,6 +187,7 @@ def test_nan_validation_loss_stops_the_run(tmp_path, held_out):
     assert checkpoint_files.steps(str(tmp_path)) == [0]
 
 
+@pytest.mark.slow
 def test_checkpoint_with_infinite_weights_is_not_saved(tmp_path):
     expected = "weights are not finite numbers, such as .*, at step 1: training has diverged"
     with pytest.raises(UserError, match=expected):
@@ -292,6 +294,7 @@ def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch,
     assert checkpoint_files.steps(str(tmp_path)) == [12]
 
 
+@pytest.mark.slow
 def test_best_checkpoint_by_unknown_metric_is_refused(tmp_path):
     tiny_tasks.register()
     best = ["keep_checkpoints.best_by = 'eval/acuracy'"]
