@@ -1,9 +1,9 @@
 """Prepares a checkpoint of any format for a run, with its gin file and its vocabulary.
 
     path, source = locate("/models/t0_3b")
-    found = find(path, source, Path("out"))         # nothing is written
-    found.vocabulary        # "/models/t0_3b/spiece.model"
-    ready = found.prepare()
+    checkpoint = find(path, source, Path("out"))    # nothing is written
+    checkpoint.vocabulary   # "/models/t0_3b/spiece.model"
+    ready = checkpoint.prepare()
     ready.checkpoint        # "out/converted/t0_3b-5f3c.../model.ckpt-0"
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
 

@@ -7,6 +7,7 @@ parser.parse_args(["--cache_dirs=a,b", "--cache_dirs=c"]).cache_dirs      # "a,b
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any
 
 from t0.config.plain_data import Positive, read_plain
 from t0.errors import UserError
-from t0.files.untrusted import parsed_json
 
 
 class JoinedList(argparse.Action):
@@ -48,10 +48,10 @@ class Number(argparse.Action):
         Raises:
           UserError: the value is not a number of this kind.
         """
-        try:
-            number = parsed_json(values)
-        except ValueError:
-            number = values
+        number = values
+        for read in (float, int):  # an integer stays one, however large
+            with contextlib.suppress(ValueError):
+                number = read(values)
         try:
             setattr(namespace, self.dest, read_plain(number, self._kind, option_string))
         except ValueError as error:

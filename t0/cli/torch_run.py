@@ -26,7 +26,7 @@ from absl import logging
 
 from t0.child_processes import module_command
 from t0.cli.arguments import Number
-from t0.config.plain_data import NotNegative
+from t0.config.plain_data import ActivationType, NotNegative
 from t0.config.saved_config import save_command
 from t0.config.specification import RunSpec, from_json, read_value
 from t0.errors import UserError, install_command, interruptible, reading, reported
@@ -34,7 +34,6 @@ from t0.feeding.reading import content_of
 from t0.files import paths
 from t0.files.untrusted import check_buckets
 from t0.torch import memory
-from t0.training.loop import ActivationType
 
 COMMAND = "t0.torch"
 _KEPT = "the last checkpoint, if any, is kept, and the same command resumes from there"

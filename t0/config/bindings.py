@@ -95,9 +95,9 @@ def read_arguments(function: Callable[..., Any], **arguments: Any) -> dict[str, 
 
 
 def registered(module: str) -> dict[str, Any]:
-    """Returns name -> function or class, for what is registered with gin in a module such as "t0".
+    """Returns name -> function or class that is registered with gin in a module such as "t0".
 
-    Each has the attributes `wrapped` (the function or class) and `denylist` (the parameters that
+    Each of them has the attributes `wrapped` (the function or class) and `denylist` (the parameters that
     its caller passes, so that gin must not bind them).
     """
     prefix = f"{module}."
@@ -125,9 +125,10 @@ def typed_bindings(module: str) -> Iterator[tuple[str, Any, Any]]:
     for (_, selector), values in gin_config._CONFIG.items():
         function = selector.removeprefix(f"{module}.")
         kinds = annotations_of(ours[function].wrapped) if function in ours else {}
-        for name in kinds.keys() & values.keys():
-            plain = resolve_macros(values[name])
-            if plain is not gin.REQUIRED and not any(gin_config.iterate_references([plain])):
+        for name, value in values.items():
+            plain = resolve_macros(value)
+            refers = plain is gin.REQUIRED or any(gin_config.iterate_references([plain]))
+            if name in kinds and not refers:
                 yield f"{function}.{name}", kinds[name], plain
 
 

@@ -47,6 +47,7 @@ Count = Annotated[int, Range(0)]
 NotNegative = Annotated[float, Range(0, sys.float_info.max)]
 Share = Annotated[float, Range(0, 1)]
 BelowOne = Annotated[float, Range(0, 1 - 1e-9)]  # the decay of a moving average
+ActivationType = Literal["auto", "float32", "bfloat16"]  # auto: bfloat16 where that is fast
 Positive = Annotated[int, Range(1, 2**31 - 1)]
 Tokens = Annotated[int, Range(1, 2**20)]
 Rows = Annotated[int, Range(1, 2**20)]

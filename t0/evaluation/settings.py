@@ -21,6 +21,8 @@ from t0.evaluation.records import sample_facts
 # The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
 
+EngineName = Literal["tensorflow", "torch"]
+DeviceName = Literal["auto", "cuda", "cpu"]
 # The class is registered with gin here and not in its own module, because the PyTorch engine uses
 # the class without gin.
 RankEvaluationSettings = gin.external_configurable(
@@ -55,8 +57,8 @@ class EvaluationSettings:
     name: str | None = None
     written_predictions: Count | None = None
     decoded: str | None = None
-    engine: Literal["tensorflow", "torch"] = "tensorflow"
-    device: Literal["auto", "cuda", "cpu"] = "auto"
+    engine: EngineName = "tensorflow"
+    device: DeviceName = "auto"
 
 
 def refuse_shuffling(reason: str) -> None:

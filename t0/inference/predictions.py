@@ -27,12 +27,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 
 from t0.caching.row_numbers import ROW
-from t0.config.plain_data import Count, NotNegative, Positive, Range
+from t0.config.plain_data import ActivationType, Count, NotNegative, Positive, Range
 from t0.errors import UserError, say
 from t0.evaluation.batching import check_settings
 from t0.evaluation.model import Ability, DecodingMethod, Model, OpenModel
@@ -99,7 +99,7 @@ class InferenceSettings:
     shard_id: Count = 0
     num_shards: Positive = 1
     add_eos: bool | None = None
-    activation_dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    activation_dtype: ActivationType = "float32"
 
     def __post_init__(self) -> None:
         check_settings(self, "infer")

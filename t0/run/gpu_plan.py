@@ -132,8 +132,6 @@ def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
 
 def _read_run(gpus: int) -> dict[str, Any]:
     """Returns the arguments of the configured training run; checks that the GPUs can share it."""
-    if gpus < 1:
-        raise UserError(f"--gpus={gpus}: expected a number of GPUs from 1")
     replaced = dict.fromkeys(_UNREAD) | {"model_dir": "", "mesh_shape": "", "mesh_devices": [""]}
     for name, value in replaced.items():  # so that gin does not evaluate the replaced values
         gin.bind_parameter(f"run.{name}", value)

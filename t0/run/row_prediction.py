@@ -11,12 +11,13 @@ import dataclasses
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from t0.checkpoints import checkpoint_files
 from t0.compat import gin
 from t0.evaluation import ranking
 from t0.evaluation.mesh_model import both_vocabularies, chosen_checkpoints, vocabulary_hash
+from t0.evaluation.settings import DeviceName, EngineName
 from t0.inference import jobs, row_predictions
 from t0.inference.inputs import LengthLimits
 from t0.inference.predictions import PredictionFile, PredictionJob, predict_checkpoints
@@ -43,8 +44,8 @@ class RowPredictionSettings:
     rows: str | None = None
     prompts: str = ""
     prompt: str = ""
-    engine: Literal["tensorflow", "torch"] = "tensorflow"
-    device: Literal["auto", "cuda", "cpu"] = "auto"
+    engine: EngineName = "tensorflow"
+    device: DeviceName = "auto"
 
 
 def predict(arguments: Mapping[str, Any], checkpoint: str | None) -> None:

@@ -21,28 +21,20 @@ All of these are plain functions, which work with any test framework. No functio
 TensorFlow is imported only by the functions that need it.
 """
 
-import importlib
-from typing import Any
-
 from t0.testing.datasets import write_dataset, write_rows, write_templates
 from t0.testing.state import TINY_MODEL, gin_restored, registries_restored
+from t0.testing.tiny_tasks import assert_cache_like_seqio, tiny_task
 from t0.testing.vocabularies import train_vocabulary, with_sentinels
 
 __all__ = [
     "TINY_MODEL",
-    "assert_cache_like_seqio",  # noqa: F822 (by __getattr__)
+    "assert_cache_like_seqio",
     "gin_restored",
     "registries_restored",
-    "tiny_task",  # noqa: F822
+    "tiny_task",
     "train_vocabulary",
     "with_sentinels",
     "write_dataset",
     "write_rows",
     "write_templates",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in ("assert_cache_like_seqio", "tiny_task"):
-        raise AttributeError(f"module {__name__} has no attribute {name}")
-    return getattr(importlib.import_module(f"{__name__}.tiny_tasks"), name)

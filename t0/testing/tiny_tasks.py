@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from t0.caching import CacheSelection, RecordOptions, Setup, cache
-from t0.compat import seqio, tf, tfds
 from t0.testing.state import registries_restored
 
 
@@ -25,8 +23,8 @@ def tiny_task(
     *,
     vocabulary: str | Path,
     **options: Any,
-) -> Iterator[seqio.Task]:
-    """Registers a task over rows; it is unregistered at the end of the context.
+) -> Iterator[Any]:
+    """Registers a SeqIO task over rows; it is unregistered at the end of the context.
 
     Tokenization, the place of the cache and EOS are added after your preprocessors.
 
@@ -39,7 +37,9 @@ def tiny_task(
       **options: more arguments for `seqio.TaskRegistry.add`, such as `metric_fns`.
     """
 
-    def read(split: str, shuffle_files: bool = False) -> tf.data.Dataset:
+    from t0.compat import seqio, tf
+
+    def read(split: str, shuffle_files: bool = False) -> Any:
         del shuffle_files
         rows = splits[split]
         columns = {column: [row[column] for row in rows] for column in rows[0]}
@@ -73,6 +73,9 @@ def assert_cache_like_seqio(name: str, folder: str | Path) -> None:
       AssertionError: an example differs. The message names split, example and feature.
       UserError: the task cannot be cached.
     """
+    from t0.caching import CacheSelection, RecordOptions, Setup, cache
+    from t0.compat import seqio, tfds
+
     selection = CacheSelection(str(folder), tasks=[name])
     cache(selection, RecordOptions(), Setup(), num_workers=0, file=io.StringIO())
     task = seqio.TaskRegistry.get(name)

@@ -127,9 +127,7 @@ def train(
             engine,
             data,
             options,
-            size=engine.size,
             model_dir=spec.model_dir,
-            keep=engine.keep,
             save_every=spec.save_checkpoints_steps,
             prints=world.first,
         )

@@ -1,7 +1,6 @@
 """Runs the training loop, which both engines share: batches, steps, evaluations, checkpoints.
 
-    stepping = Stepping(engine, data, options, size=size, model_dir="/models/tiny", keep=keep,
-                        save_every=100)
+    stepping = Stepping(engine, data, options, model_dir="/models/tiny", save_every=100)
     stepping.resume(100, record, time_limit)        # the record passed to `Engine.save`
     stepping.run(time_limit)
 
@@ -43,7 +42,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from t0.config.plain_data import Count, NotNegative, Rows
+from t0.config.plain_data import ActivationType, Count, NotNegative, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
@@ -54,7 +53,6 @@ from t0.training.recorder import Recorder, RunSize
 
 LossAverage = Literal["positions", "tokens", "sequences"]
 LOSS_WEIGHTS = "targets_loss_weights"
-ActivationType = Literal["auto", "float32", "bfloat16"]
 Values = Mapping[str, float]
 NO_HELD_OUT = (
     "train_loop.validate_every_steps is set, but the training data has no split 'validation'; "
@@ -72,7 +70,15 @@ _REPEATED_SECONDS = 2.0  # a second SIGINT within this time was forwarded by tor
 
 
 class Engine(Protocol):
-    """Computes the steps, evaluations and checkpoints of a run."""
+    """Computes the steps, evaluations and checkpoints of a run.
+
+    Attributes:
+      size: the sizes of the run.
+      keep: the rule that decides which checkpoints are retained.
+    """
+
+    size: RunSize
+    keep: Keep
 
     def take(self, batch: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Runs one step, and returns the values for `recorder.step_fields` as name -> value.
@@ -409,28 +415,24 @@ class Stepping:
       engine: the engine that computes the steps.
       data: the training data.
       options: the settings of the loop.
-      size: the sizes of the run.
       model_dir: the model directory.
-      keep: the rule that decides which checkpoints are retained.
       save_every: the number of steps between two checkpoints; None for no regular checkpoints.
       prints: whether this process prints and records.
     """
 
-    def __init__(  # noqa: PLR0913 (a run's facts, all by name)
+    def __init__(
         self,
         engine: Engine,
         data: Any,
         options: LoopOptions,
         *,
-        size: RunSize,
         model_dir: str,
-        keep: Keep,
         save_every: int | None,
         prints: bool = True,
     ) -> None:
         self._engine, self._data, self._options = engine, data, options
-        self._size, self._model_dir = size, model_dir
-        self._best = _best_evaluation(keep, options)
+        self._size, self._model_dir = engine.size, model_dir
+        self._best = _best_evaluation(engine.keep, options)
         self._save_every, self._prints = save_every, prints
         self._position: Mapping[str, Any] | None = None
         self._step = self._began = 0

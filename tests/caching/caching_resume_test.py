@@ -17,7 +17,7 @@ from t0.caching import RecordOptions, cache_files, parts, running, work_plan, wo
 from t0.caching.prompted_rows import RowRange
 from t0.errors import UserError
 from t0.files import paths, publishing
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_drops_score_eval", "weather_open")
 OPTIONS = RecordOptions(max_dropped_share=0.5)

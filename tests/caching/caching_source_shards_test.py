@@ -19,7 +19,7 @@ from t0.caching.cache_plan import TaskSplit
 from t0.caching.source_shards import ShardRun
 from t0.errors import UserError
 from t0.files import paths, publishing, tfrecord
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 
 TASKS = ("toy_files", "toy_lines")
 

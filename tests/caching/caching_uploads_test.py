@@ -10,7 +10,7 @@ from t0.caching import RecordOptions, parts, work_plan, workers
 from t0.errors import UserError
 from t0.files import publishing
 from tests.helpers.buckets.faults import Once
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 
 TASKS = ("weather_plain", "weather_plain_score_eval", "weather_open")
 OPTIONS = RecordOptions(max_dropped_share=0.5)

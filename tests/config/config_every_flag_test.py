@@ -18,7 +18,7 @@ from t0.cli.main import VERBS
 from t0.config import flags
 from t0.config.flag_table import GIN_MODES, LIBRARY_FLAGS, MODEL_API_MODES, TABLE, by_name
 from t0.errors import UserError
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"

@@ -13,7 +13,7 @@ from t0.config import flags
 from t0.config.flag_table import GIN_MODES, MODEL_API_MODES, TABLE
 from t0.config.saved_config import mask_command, mask_secrets
 from t0.errors import UserError
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "t5_mesh_transformer"

@@ -7,7 +7,7 @@ from t0.config import gin_files, parse
 from t0.config.bindings import bound
 from t0.config.t5x_names import T5X, ours_for
 from t0.errors import UserError
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
 
 LABEL_SMOOTHING = "decoder/Unitransformer.label_smoothing"
 LOSS_AVERAGE = "t0.train_loop.loss_average"

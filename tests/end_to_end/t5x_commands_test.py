@@ -20,7 +20,7 @@ from tests.end_to_end.t5x_guides import (
     TRAINING,
     file_text,
 )
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from t0.evaluation.records import TaskRecords, record_of
 from tests.evaluation.evaluation_runs import LIMITS, Vocabulary, make_records
 from tests.evaluation.numpy_model import NumpyModel
 from tests.evaluation.tiny_models import LAYOUT, bind, write_checkpoint
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 from tests.inference.tiny_generation import INPUTS, TWO_LAYERS, ending_variables, predict
 
 TASKS = {"first": 7, "second": 12}

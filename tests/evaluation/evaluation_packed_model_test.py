@@ -14,7 +14,7 @@ from tests.evaluation.tiny_models import (
     random_variables,
     write_checkpoint,
 )
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 
 def ragged(many, choices, seed=0):

@@ -10,7 +10,7 @@ from t0.errors import UserError
 from t0.evaluation.mesh_model import find_unused_weights
 from tests.evaluation.numpy_t5 import NumpyT5
 from tests.evaluation.tiny_models import make_scorer, padded, random_variables, write_checkpoint
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 INPUTS = [[5, 9, 44, 17, 3, 100, 61], [7], list(range(3, 60)), [90, 91, 92]]
 CHOICES = [[[10, 11, 1], [12, 1]], [[1], [33, 34, 35, 36, 1]], [[70, 1], [71, 1]], [[8, 1], [9, 1]]]

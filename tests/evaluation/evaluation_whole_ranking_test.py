@@ -18,7 +18,7 @@ from tests.evaluation.evaluation_runs import (
     read_scores,
 )
 from tests.evaluation.tiny_models import random_variables, write_checkpoint
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 import tensorflow as tf  # isort: skip
 from mesh_tensorflow.transformer.dataset import EvalDataset

@@ -16,7 +16,7 @@ from t0.feeding.manifest import Start
 from t0.feeding.training_data import open_source, open_training_data
 from t0.inference import cached_inputs, task_inputs
 from t0.run import spec_from_gin
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 LENGTHS = {"inputs": 9, "targets": 5}
 APPEND = seqio.preprocessors.append_eos

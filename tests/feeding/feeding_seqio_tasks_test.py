@@ -12,7 +12,7 @@ from t0.compat import seqio, t5_mesh, tfds
 from t0.compat import tf1 as tf
 from t0.errors import AbsentData, UserError
 from t0.feeding import data_spec
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 
 ROWS = [(f"which {number}", f"answer {number}") for number in range(600)]
 LENGTHS = {"inputs": 16, "targets": 16}

@@ -28,6 +28,8 @@ import traceback
 import types
 from pathlib import Path
 
+from tests.mutations import TEST_VARIABLE
+
 ROOT = Path(__file__).resolve().parents[2]
 # What commands import in any case, in this order. One that moved costs time and nothing else.
 IMPORTED_FIRST = (
@@ -121,7 +123,7 @@ class CommandServer:
         files = {"out": str(out), "err": str(err), "gin": str(operative)}
         job = {"argv": words, "cwd": str(cwd or self._folder), **files}
         job["as_root"] = as_root
-        job["test"] = os.environ.get("T0_LINES_TEST")
+        job["test"] = os.environ.get(TEST_VARIABLE)
         job["environment"] = {name: str(value) for name, value in dict(environment).items()}
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()

@@ -15,6 +15,10 @@ from pathlib import Path
 _SERVERS = ("command_server", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
+class Killed(BaseException):
+    """Simulates SIGKILL in a test. `except Exception` does not catch this class."""
+
+
 def running():
     """The ids of all processes."""
     return {int(name) for name in os.listdir("/proc") if name.isdecimal()}  # noqa: PTH208

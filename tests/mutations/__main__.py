@@ -25,6 +25,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.mutations import FOLDER_VARIABLE
 from tests.mutations.mutants import Mutant, mutants_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ def executed_lines(folder: Path) -> Lines:
     """Runs the default tests; returns file -> line -> the ids of the tests that execute it."""
     import coverage
 
-    environment = os.environ | {"T0_LINES": str(folder)}
+    environment = os.environ | {FOLDER_VARIABLE: str(folder)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.mutations.coverage_plugin"]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
     whole = coverage.Coverage(str(folder / "lines"), config_file=False)

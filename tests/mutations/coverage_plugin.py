@@ -13,7 +13,8 @@ from pathlib import Path
 import coverage
 import pytest
 
-FOLDER_VARIABLE, TEST_VARIABLE = "T0_LINES", "T0_LINES_TEST"
+from tests.mutations import FOLDER_VARIABLE, TEST_VARIABLE
+
 _started: dict[int, coverage.Coverage] = {}
 
 

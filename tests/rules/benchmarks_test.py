@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from t0.mesh import devices
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))

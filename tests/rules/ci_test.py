@@ -1,12 +1,13 @@
 """What runs the checks elsewhere names what exists: .ci/run, the Dockerfile, GitHub's workflow."""
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.helpers.programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -15,13 +16,6 @@ SCRIPTS = (".ci/run", ".ci/image")
 
 def run(*words):
     return subprocess.run([*words], cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def sections():

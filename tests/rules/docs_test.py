@@ -20,7 +20,8 @@ from t0.catalogue import starter_folder
 from t0.cli import cache_tasks, main, quickstart, torch_run
 from t0.config import flags
 from t0.sources.schema import features
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
+from tests.helpers.programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "benchmarks", "examples")
@@ -173,14 +174,6 @@ def test_docs_gallery_shows_the_plots_of_the_examples():
         copy = PICTURES / f"{plot.parent.name}.png"
         same = copy.is_file() and copy.read_bytes() == plot.read_bytes()
         assert same, "run: python docs/make_pictures.py examples"
-
-
-def loaded(path):
-    """A module of docs/, which is no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_docs_reference_equals_the_code():

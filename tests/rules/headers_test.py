@@ -10,7 +10,7 @@ import inspect
 import textwrap
 from pathlib import Path
 
-from tests.helpers.subtest_cases import as_subtests
+from tests.helpers.cases import as_subtests
 
 ROOT = Path(__file__).resolve().parents[2]
 # The PyTorch engine is imported where PyTorch is: in the section `transformers` of .ci/run.

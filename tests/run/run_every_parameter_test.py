@@ -7,7 +7,6 @@ checkpoints are in `inference_jobs_test`.
 
 import ast
 import dataclasses
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -27,6 +26,7 @@ from t0.run.configured_run import ConfiguredRun
 from t0.run.parsed_run import ParsedRun
 from t0.torch import schedules
 from t0.training import graph
+from tests.helpers.programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
 # Functions without a row in `parse.READ_IN`: the tasks call them, or the macros of run files.
@@ -54,9 +54,7 @@ CHOSEN = (
 
 def documented():
     """Function -> parameter -> whether it has a default."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/make_reference.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(ROOT / "docs" / "make_reference.py")
     found, name = {}, None
     for line in module._format_parameters():
         if line.startswith("### t0."):

@@ -8,7 +8,7 @@ from t0.files import paths
 from t0.files.any_path import any_path
 from t0.training.mesh_session import LoopOptions, train
 from t0.training.recorder import Recorder
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 from tests.training import tiny_training as tiny
 
 

@@ -15,7 +15,7 @@ from t0.errors import UserError
 from t0.training import checkpointing, model_directory, resume_file
 from t0.training.checkpointing import Checkpoints, Keep
 from t0.training.model_directory import select_retained_steps
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 from tests.training import tiny_training as tiny
 
 ALL = Keep()

@@ -9,7 +9,7 @@ from t0.mesh import fused
 from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.mesh.lowering import loops
 from t0.training import graph as training_graph
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 from tests.training import tiny_training as tiny
 
 

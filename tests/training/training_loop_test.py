@@ -37,15 +37,16 @@ def stepping(tmp_path):
 
     def make(data=None, wait=lambda: None, prints=True, **options):
         engine = types.SimpleNamespace(
-            checkpoint=lambda step: f"step {step}", max_over_processes=lambda number: wait()
+            checkpoint=lambda step: f"step {step}",
+            max_over_processes=lambda number: wait(),
+            size=RunSize(ROWS, tiny_caches.LENGTHS),
+            keep=Keep(),
         )
         return Stepping(
             engine,
             data or open_training_data(tiny_caches.data_spec(tmp_path / "cache")),
             LoopOptions(100, seed=3, **options),
-            size=RunSize(ROWS, tiny_caches.LENGTHS),
             model_dir=str(tmp_path),
-            keep=Keep(),
             save_every=None,
             prints=prints,
         )

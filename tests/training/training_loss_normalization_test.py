@@ -7,7 +7,7 @@ from t0.errors import UserError
 from t0.feeding import packing
 from t0.training import graph, losses
 from t0.training.loop import LOSS_WEIGHTS, add_loss_weights
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 from tests.training import tiny_training as tiny
 
 TARGETS = np.array([[5, 6, 1, 0], [7, 1, 8, 1], [0, 0, 0, 0]], np.int32)

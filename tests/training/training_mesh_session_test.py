@@ -18,7 +18,7 @@ from t0.training import loop, mesh_session, recorder, resume_file, validation
 from t0.training.checkpointing import patterns_of_new_layers
 from t0.training.mesh_session import LoopOptions, train
 from t0.training.recorder import Recorder
-from tests.helpers.killed import Killed
+from tests.helpers.processes import Killed
 from tests.training import tiny_tasks
 from tests.training import tiny_training as tiny
 

@@ -11,7 +11,7 @@ from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.rehearsal.virtual_pod import disable_graph_rewrites
 from t0.training import mesh_session
 from t0.training.graph import build
-from tests.helpers.quick_cases import one_quick
+from tests.helpers.cases import one_quick
 from tests.training import tiny_training as tiny
 
 SIZES = ("d_model = 64", "d_ff = 160", "d_kv = 16", "num_heads = 4", "num_layers = 2")

@@ -1,7 +1,10 @@
-"""Makes the cases of a test subtests of it, for many cases that take no time each.
+"""Makes tests of many cases fast: cases as subtests, or one case by default.
 
-    @as_subtests("name, mode", itertools.product(NAMES, MODES))
+    @as_subtests("name, mode", itertools.product(NAMES, MODES))     # cases that take no time
     def test_flag_is_read_or_refused(name, mode): ...
+
+    @pytest.mark.parametrize("layout", one_quick(LAYOUTS))          # cases of one kind that take long
+    def test_layout_equals_seqio(layout): ...
 
 A case of `pytest.mark.parametrize` has fixtures of its own, which check that it leaves nothing, and
 costs milliseconds. Subtests share those of their test. Their messages and ids are the same.
@@ -9,6 +12,8 @@ costs milliseconds. Subtests share those of their test. Their messages and ids a
 
 import functools
 import inspect
+
+import pytest
 
 
 def as_subtests(names, cases, ids=str):
@@ -37,3 +42,9 @@ def as_subtests(names, cases, ids=str):
         return run
 
     return decorate
+
+
+def one_quick(cases):
+    """Returns the first of the cases, and the others marked as slow."""
+    first, *others = cases
+    return [first, *(pytest.param(case, marks=pytest.mark.slow) for case in others)]
