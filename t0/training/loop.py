@@ -42,7 +42,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
-from t0.config.plain_data import ActivationType, Count, NotNegative, Rows
+from t0.config.plain_data import ActivationType, Count, Rows
 from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
@@ -160,7 +160,7 @@ class LoopOptions:
     validation_mixture: str | None = None
     evaluate_every_steps: Count | None = None
     stop_after_evaluations: Count | None = None
-    max_hours: NotNegative | None = None
+    max_hours: float | None = None
     unfilled_variables: Sequence[str] = ()
     allow_config_change: bool = False
 
