@@ -276,9 +276,13 @@ def open_training_data(
         is such a task, an error is raised.
 
     Raises:
-      UserError: if a task needs SeqIO and `live` is None, if the rates sum to zero, or if packing
-        would split an example's answer choices.
+      UserError: if no feature has a length, if a task needs SeqIO and `live` is None, if the rates
+        sum to zero, or if packing would split an example's answer choices.
     """
+    if not data.lengths:
+        raise UserError(
+            f"the data of {data.mixture} has no lengths; expected a number of tokens for each feature"
+        )
     if data.pack and any(task.choices for task in data.tasks):
         raise UserError(
             "packing would split the answer choices of an example, and choice_losses compares "

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -138,6 +139,12 @@ def test_training_data_position_outside_window_is_refused(cached):
     _, position = next(opened().batches(4))
     with pytest.raises(UserError, match="is row 100,000 of window 0, which has only"):
         next(opened().batches(4, {**position, "row": 100_000}))
+
+
+def test_training_data_without_lengths_is_refused(cached):
+    spec = data_spec.data_spec("toy_a", LENGTHS, use_cached=True)
+    with pytest.raises(UserError, match="the data of toy_a has no lengths; expected"):
+        open_training_data(dataclasses.replace(spec, lengths={}))
 
 
 def test_training_data_epoch_reads_each_example_once_shuffled(cached):
