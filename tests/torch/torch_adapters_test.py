@@ -126,7 +126,7 @@ BAD = {
     "rank": ({"rank": 999}, "t0.adapter.rank is 999, but q has only 128 dimensions"),
     "projection": ({"projections": ["wi"]}, "t0.adapter.projections has 'wi', which this model"),
     "method": ({"method": "prompt"}, "adapter.method is 'prompt'; expected 'ia3' or 'lora'"),
-    "number": ({"rank": 0}, "adapter.rank is 0; expected a number from 1"),
+    "number": ({"rank": 0}, "adapter.rank is 0; expected a whole number from 1"),
 }
 
 
