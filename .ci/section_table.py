@@ -3,7 +3,7 @@
     bash .ci/run 2>&1 | tee run.log
     .venv/bin/python .ci/section_table.py run.log
 
-A section that the output does not contain keeps its row.
+A section that the output does not contain, or that failed, keeps its row.
 """
 
 import datetime
@@ -14,7 +14,8 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "CONTRIBUTING.md"
 _SECTION = re.compile(
-    r"^=== (?P<name>.+)\n(?P<text>(?s:.*?))^=== (?P=name): ok, (?P<seconds>\d+) s$", re.M
+    r"^=== (?P<name>.+)\n(?P<text>(?:(?!=== [\w. -]+$).*\n)*?)=== (?P=name): ok, (?P<seconds>\d+) s$",
+    re.M,
 )
 _PASSED = re.compile(r"(\d+) passed")
 _ROW = re.compile(

@@ -73,6 +73,17 @@ def test_ci_table_of_sections_is_written_from_the_output_of_a_run():
     )
 
 
+def test_ci_section_that_failed_and_was_run_again_has_the_tests_of_the_second_run():
+    table = loaded(ROOT / ".ci" / "section_table.py")
+    output = (
+        "=== slow\n=== 1 failed, 9 passed in 2s ===\n=== slow: FAILED (exit status 1) after 2 s\n"
+    )
+    output += (
+        "\n=== docs\n=== docs: ok, 6 s\n\n=== slow\n=== 7 passed in 3s ===\n=== slow: ok, 60 s\n"
+    )
+    assert table.sections(output) == {"docs": (0, 0.1), "slow": (7, 1.0)}
+
+
 def test_ci_sections_have_their_minutes_in_contributing():
     table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| section ")[2]
     named = re.findall(r"^ *\| `([\w.-]+)`", table, re.MULTILINE)
