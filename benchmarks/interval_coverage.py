@@ -28,7 +28,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-from scipy import special
+from scipy import special, stats
 
 from t0.reports import statistics
 from t0.reports.statistics import Interval
@@ -229,6 +229,31 @@ def _of_one_prompt(tally: Tally, first: np.ndarray, second: np.ndarray, truth: n
     tally.test("mid", test.mid_p_value)
 
 
+def few_differing(examples: int, share: float, better: float, evaluations: int) -> Tally:
+    """Returns the coverage of the interval of a difference if few examples differ.
+
+    Args:
+      examples: E, with one prompt.
+      share: the expected share of examples on which two runs differ.
+      better: the share of these examples that the second run gets right.
+      evaluations: the number of simulated evaluations.
+    """
+    rng, tally = np.random.default_rng(0), Tally()
+    probabilities = [share * better, share * (1 - better), 1 - share]
+    truth = np.array(share * (2 * better - 1))
+    for won, lost, _ in rng.multinomial(examples, probabilities, evaluations):
+        gains = np.zeros((1, 1, 1, examples))
+        gains[..., :won], gains[..., won : won + lost] = 1, -1
+        gap = statistics.crossed_difference(0 * gains, gains, prompts=statistics.FIXED)
+        interval = statistics.interval_of_difference(gap)
+        tally.interval("ours", interval.low, interval.high, truth)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            test = stats.ttest_1samp(gains[0, 0, 0], 0)
+            reach = np.nan_to_num(np.diff(test.confidence_interval()) / 2)
+        tally.interval("t", gap.value - reach, gap.value + reach, truth)
+    return tally
+
+
 def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> Tally:
     """Returns the coverage of the interval of the calibration error.
 
@@ -286,6 +311,14 @@ def main() -> None:
             for a, e in itertools.product(ACCURACIES, EXAMPLES)
         ),
         ("wilson", "rows", "exact", "mid"),
+    )
+    table(
+        "one prompt: differing examples | of these better | examples | interval | Student's t",
+        (
+            (f"{s:.1%} | {b:.0%} | {e:,}", few_differing(e, s, b, min(count, 4000)))
+            for s, b, e in itertools.product((0.005, 0.02, 0.05), (0.5, 0.8, 1.0), EXAMPLES)
+        ),
+        ("ours", "t"),
     )
     others = {f"{SEEDS} seeds": {"seeds": SEEDS}, "documents of 1 to 9": {"documents": True}}
     cells = itertools.product(others.items(), KINDS, EXAMPLES[1:])

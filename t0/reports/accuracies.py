@@ -287,6 +287,12 @@ def mean_by_example(grid: Grid, run: int) -> np.ndarray:
     return grid.right[run].mean(axis=0).sum(axis=0) / grid.present.sum(axis=0)
 
 
+def count_differing(grid: Grid, first: int, second: int) -> int:
+    """Counts the examples on which two runs, averaged over seeds, differ under any prompt."""
+    first_mean, second_mean = (grid.right[run].mean(axis=0) for run in (first, second))
+    return int((first_mean != second_mean).any(axis=0).sum())
+
+
 def _to_percent(interval: Interval) -> tuple[float, float]:
     return 100 * float(interval.low), 100 * float(interval.high)
 

@@ -41,7 +41,13 @@ from t0.reports.result_files import (
     read_text,
     read_values,
 )
-from t0.reports.statistics import FIXED, crossed_mean, interval_of_difference, p_value
+from t0.reports.statistics import (
+    FIXED,
+    crossed_mean,
+    include_unseen_differences,
+    interval_of_difference,
+    p_value,
+)
 
 SCHEMA = 1
 RESULT = "overlap.json"
@@ -296,4 +302,6 @@ def _clean_minus_all(grid: Grid, clean: np.ndarray) -> Any:
     difference = crossed_mean(
         influence, prompts=FIXED, present=grid.present, clusters=grid.documents
     )
-    return dataclasses.replace(difference, value=np.asarray((clean_mean - mean).mean()))
+    difference = dataclasses.replace(difference, value=np.asarray((clean_mean - mean).mean()))
+    largest = np.abs(influence.mean(axis=0)).max()
+    return include_unseen_differences(difference, largest=largest, examples=right.shape[-1])

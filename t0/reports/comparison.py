@@ -70,8 +70,9 @@ class ComparedDataset:
           `adjusted_p_value`: the p-value after the adjustment over all rows of the table;
           `better`, `worse`: the number of prompts with a significant difference, not adjusted;
           `won`, `lost`: the number of examples that the run answers correctly under more, and under
-            fewer, prompts than the baseline does.
-        The last four are None for a mean. There are no differences if the baseline has no scores
+            fewer, prompts than the baseline does;
+          `differing`: the number of examples on which the runs differ under at least one prompt.
+        The last five are None for a mean. There are no differences if the baseline has no scores
         for this dataset.
       prompts: position of a run (not of the baseline) -> a row for each prompt, see
         `accuracies.prompt_gaps`.
@@ -201,6 +202,7 @@ def _compare_dataset(
             "worse": sum(gap < 0 for gap in significant),
             "won": int((second > first).sum()),
             "lost": int((second < first).sum()),
+            "differing": accuracies.count_differing(grid, *pair),
         }
     return row
 
@@ -214,7 +216,7 @@ def _compare_grids(
         return accuracies.gap(grids, runs.index(first), runs.index(second))
 
     gaps = {pair: gap(*pair) for pair in itertools.combinations(runs, 2)}
-    later = dict.fromkeys(("adjusted_p_value", "better", "worse", "won", "lost"))
+    later = dict.fromkeys(("adjusted_p_value", "better", "worse", "won", "lost", "differing"))
     others = [run for run in runs if run != baseline] if baseline in runs else []
     return ComparedDataset(
         dataset=dataset,
@@ -397,7 +399,13 @@ def _make_difference_table(comparison: RunComparison) -> ReportTable:
         ReportColumn(
             "better", "Better / worse prompts", "+/−", text=_pair_formatter("better", "worse")
         ),
-        ReportColumn("won", "Won / lost", "won/lost", text=_pair_formatter("won", "lost")),
+        ReportColumn(
+            "won",
+            "Won / lost",
+            "won/lost",
+            text=_pair_formatter("won", "lost"),
+            detail=_format_differing,
+        ),
         ReportColumn("examples", "Examples"),
     )
     note = (
@@ -420,6 +428,12 @@ def _name_row(comparison: RunComparison, row: ComparedDataset, position: int) ->
 
 def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
     return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
+
+
+def _format_differing(row: Row) -> str:
+    if row["differing"] is None:
+        return ""
+    return f"{row['differing']:,} of {row['examples']:,} examples differ"
 
 
 def _make_prompt_table(comparison: RunComparison) -> ReportTable:

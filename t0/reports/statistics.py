@@ -42,6 +42,13 @@ number of examples (Kish, Survey Sampling, 1965) and the quantile of Student's t
 stays between 0 and 1, and keeps its coverage for shares near 0 or 1. The interval of a difference
 is the symmetric interval of Student's t.
 
+**Few differing examples.** If no example differs between two runs, the observed variance of the
+difference is 0, but other examples may differ. So z^2 pseudo-examples that differ are added to the
+variance, half of them in each direction (the idea of Agresti and Min, 2005, Biometrics 61, and of
+Bonett and Price, 2012, J. Educ. Behav. Stat. 37). With z^2 of them, the interval without differing
+examples is that of Tango (1998, Statistics in Medicine 17): z^2 / (C + z^2) in both directions, for
+C clusters. See `include_unseen_differences`.
+
 **Many comparisons.** McNemar's test (1947, Psychometrika 12) is exact, because it uses the binomial
 distribution. The mid-p version follows Fagerland, Lydersen and Laake (2013, BMC Med. Res. Methodol.
 13), who recommend this version. Tied sets are the maximal sets of runs in which no two runs differ
@@ -60,6 +67,7 @@ examples that exist under this prompt. All seeds have the same prompts and examp
 cluster, the variance is NaN.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -173,7 +181,55 @@ def crossed_difference(
     terms = gains.variance_terms(prompts, seeds=False)
     for run in (first_cells, second_cells):
         terms += run.variance_terms(prompts, seeds=True, only_seeds=True)
-    return _mean(second_cells.value - first_cells.value, gains, terms)
+    mean = _mean(second_cells.value - first_cells.value, gains, terms)
+    largest = _largest_gain(averaged[1] - averaged[0], present, clusters)
+    return include_unseen_differences(mean, largest=largest, examples=first.shape[_EXAMPLES])
+
+
+def include_unseen_differences(
+    mean: CrossedMean, *, largest: np.ndarray, examples: int
+) -> CrossedMean:
+    """Returns a difference whose variance allows for differences that no example has shown.
+
+    The added variance is known, so it adds no uncertainty to the degrees of freedom. The variance
+    is never less than that of E examples without a difference, each of which is a cluster. So one
+    more differing example does not make the interval narrower.
+
+    Args:
+      mean: the difference, with its observed variance.
+      largest: the largest observed difference in a cluster, which is that of the pseudo-examples;
+        0 if no example differs.
+      examples: E.
+    """
+    squared = _quantile(np.inf) ** 2
+    pseudo, least = (squared / (count + squared) ** 2 for count in (mean.clusters, examples))
+    pseudo = pseudo * np.where(largest > 0, largest, 1.0) ** 2
+    variance = np.maximum(mean.variance + pseudo, least)
+    with np.errstate(divide="ignore"):
+        degrees = mean.degrees * (variance / mean.variance) ** 2
+    return dataclasses.replace(mean, variance=variance, degrees=degrees)
+
+
+def _largest_gain(
+    gains: np.ndarray, present: np.ndarray | None, clusters: np.ndarray | None
+) -> np.ndarray:
+    """Returns the largest contribution of a cluster to the mean gain, times the number of clusters.
+
+    If every example is its own cluster, this is the largest gain of an example.
+    """
+    prompts, examples = gains.shape[_PROMPTS:]
+    weights = np.full((prompts, examples), 1 / examples) if present is None else present
+    weights = weights / weights.sum(axis=-1, keepdims=True) / prompts
+    contributions = (gains * weights).sum(axis=(_SEEDS, _PROMPTS))
+    if clusters is not None:
+        contributions = contributions @ _indicator(clusters)
+    return contributions.shape[-1] * np.abs(contributions).max(axis=-1)
+
+
+def _indicator(clusters: np.ndarray) -> np.ndarray:
+    """Returns a matrix [E, C] with a 1 at the cluster of each example, and 0 elsewhere."""
+    _, numbers = np.unique(clusters, return_inverse=True)
+    return np.eye(numbers.max() + 1)[numbers]
 
 
 def mean_of_means(means: Sequence[CrossedMean]) -> CrossedMean:
@@ -223,17 +279,14 @@ def interval_of_difference(mean: CrossedMean) -> Interval:
 def p_value(mean: CrossedMean) -> np.ndarray:
     """Returns the two-sided p-value of a difference.
 
-    The test is Student's t-test with Satterthwaite's degrees of freedom. If all examples differ by
-    the same amount, the sign test is used instead. If the difference is 0 or the variance is NaN,
-    the p-value is 1.
+    The test is Student's t-test with Satterthwaite's degrees of freedom. The p-value is at least
+    that of the sign test in which all clusters differ in the same direction. If the variance is
+    NaN, the p-value is 1.
     """
     from scipy.special import stdtr
 
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.abs(mean.value) / mean.standard_error
-        p = 2 * stdtr(mean.degrees, -t)
-    p = np.where(mean.variance > 0, p, np.minimum(1.0, 2.0 * 0.5**mean.clusters))
-    return np.where((mean.value == 0) | np.isnan(mean.variance), 1.0, p)
+    p = 2 * stdtr(mean.degrees, -np.abs(mean.value) / mean.standard_error)
+    return np.where(np.isnan(p), 1.0, np.maximum(p, min(1.0, 2.0 * 0.5**mean.clusters)))
 
 
 def minimum_detectable(mean: CrossedMean, power: float = POWER) -> np.ndarray:
@@ -286,8 +339,7 @@ class _Cells:
             sums = (values - means[..., None]) * weights
             sizes = weights.sum(axis=0)
         if clusters is not None:
-            _, cluster_numbers = np.unique(clusters, return_inverse=True)
-            indicator = np.eye(cluster_numbers.max() + 1)[cluster_numbers]
+            indicator = _indicator(clusters)
             sums, sizes = sums @ indicator, sizes @ indicator
         shares = sizes / sizes.sum()
         count = seeds * (prompts * examples if present is None else int(present.sum()))

@@ -53,10 +53,10 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("loss_per_token", "NLL", "nats per target token", "validation_loss_per_token"),
-    # Mesh TensorFlow's training loss is a mean over all positions, including padding. So its curve
-    # is the curve of the NLL on another scale.
-    Quantity("loss", "Training loss", "loss (nats)", "validation_loss", "loss_per_token"),
+    Quantity("loss_per_token", "Loss", "nats per target token", "validation_loss_per_token"),
+    # T5's loss is a mean over all positions, including padding. So its curve is the curve of the
+    # nats per target token on another scale.
+    Quantity("loss", "T5 loss", "nats per position", "validation_loss", "loss_per_token"),
     Quantity("learning_rate", "Learning rate", "learning rate"),
     Quantity("tokens_per_second", "Speed", "tokens per second"),
 )
@@ -100,6 +100,9 @@ class TrainingCurves:
             metric, step = self.best
             value = self.value(metric, step)
             value_text = "" if value is None else f" of {value:.4g}"
+            per_token = self.value("validation_loss_per_token", step)
+            if metric == "validation_loss" and per_token is not None:
+                value_text += f" (T5 loss; {per_token:.4g} nats per target token)"
             stop = "; nothing better followed, and the run stopped early at step {:,}"
             end = "" if self.stopped_early is None else stop.format(self.stopped_early)
             notes.append(f"the best {metric}{value_text} was at step {step:,}{end}.")

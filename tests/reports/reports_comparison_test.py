@@ -137,7 +137,7 @@ def test_comparison_interval_is_wider_with_shared_documents(evaluation):
     alone, together = (compare(p).rows[0] for p in (paths, grouped))
     assert alone.differences[1]["difference"] == together.differences[1]["difference"]
     gaps = (crossed_gap(row.grids[0], RANDOM, 0, 1) for row in (together, alone))
-    assert [float(gap.degrees) for gap in gaps] == pytest.approx([9, 59])
+    assert [gap.clusters for gap in gaps] == [10, 60]
 
 
 def refused(words):
@@ -198,6 +198,20 @@ def test_comparison_report_numbers_plots_and_page(evaluation, tmp_path):
     assert (data["baseline"], difference["run"]) == ("weak", "good")
     assert difference["adjusted_p_value"] < 0.01 < difference["detectable"]
     assert data["accuracies"][0]["tied_sets"] == [["weak"], ["good"]]
+
+
+def test_comparison_of_equal_runs_claims_no_more_than_their_examples_show(evaluation, tmp_path):
+    words = []
+    for name in ("first", "second"):
+        lines = [example_line(idx, [-1.0, -2.0], idx % 2) for idx in range(277)]
+        words.append(f"{name}={evaluation(name).add('x_0', 'x', '0', lines).write()}")
+    paths = read_report(words).write(tmp_path / "out")
+    (difference,) = json.loads(paths.json.read_text())["differences"]
+    assert (difference["difference"], difference["p_value"]) == (0.0, 1.0)
+    interval = difference["interval_low"], difference["interval_high"]
+    assert interval == pytest.approx((-1.37, 1.37), abs=0.005)
+    assert difference["detectable"] > 1.37 and difference["differing"] == 0
+    assert "0 of 277 examples differ" in paths.html.read_text()
 
 
 def test_comparison_on_one_document_has_no_detectable_difference(evaluation, tmp_path):

@@ -36,7 +36,7 @@ def test_training_curves_mark_best_evaluation_and_early_stopping(evaluated, tmp_
     assert curves.stopped_early == 400
     assert "best_step" not in curves.points
     panels = curve_panels([curves])
-    titles = ["Training loss", "Tasks: accuracy", "Learning rate"]
+    titles = ["T5 loss", "Tasks: accuracy", "Learning rate"]
     assert [panel.title for panel in panels] == titles
     axes = new_figure(3, 3).subplots()
     assert panels[0].draw(axes) == ["evaluated: best validation_loss 2.5, at step 200"]
@@ -71,13 +71,17 @@ def test_training_curves_of_nll_and_last_values(tmp_path):
         for step in (1, 2, 3, 4)
     ]  # fmt: skip
     lines += [{"step": 2, "validation_loss_per_token": 4.5}, {"step": 4, "validation_loss": 5.0}]
+    lines += [{"step": 4, "validation_loss_per_token": 6.0}]
+    lines += [{"step": 4, "best_by": "validation_loss", "best_step": 4}]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (curves,) = read_curves([path.parent])
     panels = curve_panels([curves])
-    assert [panel.title for panel in panels] == ["NLL", "Learning rate"]
+    assert [panel.title for panel in panels] == ["Loss", "Learning rate"]
     table = dict(training_table([curves]))
     assert (table["steps"], table["parameters"], table["loss"]) == (["4"], ["1234"], ["0.5"])
-    assert table["validation_loss_per_token"] == ["4.5"]
+    assert table["validation_loss_per_token"] == ["6"]
+    (note,) = curves.notes
+    assert "the best validation_loss of 5 (T5 loss; 6 nats per target token) was at step 4" in note
 
 
 def test_training_curves_of_run_resumed_after_early_stopping(evaluated):

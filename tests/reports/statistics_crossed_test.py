@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from t0.reports.statistics import (
     FIXED,
@@ -37,15 +37,24 @@ def right():
     return latent + rng.normal(0, 0.5, (1, 8, 1)) > 0
 
 
-def test_confidence_interval_of_fixed_prompts_equals_t_test(right):
+def test_confidence_interval_of_fixed_prompts_equals_t_test_with_pseudo_examples(right):
     gains = right[0].astype(float) - right[0, :, ::-1]
     mean = crossed_difference(right[..., ::-1], right, prompts=FIXED)
     of_examples = gains.mean(axis=0)
-    wanted = stats.ttest_1samp(of_examples, 0)
-    assert float(p_value(mean)) == pytest.approx(wanted.pvalue)
-    low, high = wanted.confidence_interval()
-    found = interval_of_difference(mean)
-    assert (float(found.low), float(found.high)) == pytest.approx((low, high))
+    test = stats.ttest_1samp(of_examples, 0)
+    observed = of_examples.var(ddof=1) / 60
+    pseudo = 1.959964**2 * np.abs(of_examples).max() ** 2 / (60 + 1.959964**2) ** 2
+    assert float(mean.variance) == pytest.approx(observed + pseudo)
+    # Satterthwaite: the variance of the pseudo-examples is known.
+    degrees = (observed + pseudo) ** 2 / (observed**2 / 59)
+    t = test.statistic * np.sqrt(observed / (observed + pseudo))
+    assert float(p_value(mean)) == pytest.approx(2 * stats.t.sf(abs(t), degrees))
+    reach = stats.t.ppf(0.975, degrees) * np.sqrt(observed + pseudo)
+    expected = (of_examples.mean() - reach, of_examples.mean() + reach)
+    actual = interval_of_difference(mean)
+    assert (float(actual.low), float(actual.high)) == pytest.approx(expected)
+    low, high = test.confidence_interval()
+    assert 1 < float(actual.high - actual.low) / (high - low) < 1.3
 
 
 def test_variance_of_random_prompts_equals_crossed_anova(right):
@@ -153,11 +162,83 @@ def test_confidence_interval_without_any_variance():
     one = crossed_mean(right[..., :1], prompts=RANDOM)
     assert (interval_of_share(one).low, interval_of_share(one).high) == (0.0, 1.0)
     same = crossed_difference(right, right, prompts=RANDOM)
-    assert p_value(same) == 1.0 and interval_of_difference(same).low == 0.0
+    assert p_value(same) == 1.0 and interval_of_difference(same).low < -0.1
     few = crossed_difference(~right[..., :3], right[..., :3], prompts=FIXED)
     assert p_value(few) == pytest.approx(0.25)  # all of three examples: the sign test
     nothing = crossed_difference(~right[..., :1], right[..., :1], prompts=FIXED)
     assert p_value(nothing) == 1.0 and interval_of_difference(nothing).high == 1.0
+
+
+def of_counts(won, lost, examples):
+    """The difference of two runs with one prompt, by the numbers of examples that differ."""
+    gains = np.zeros((1, 1, examples))
+    gains[..., :won], gains[..., won : won + lost] = 1, -1
+    return crossed_difference(np.zeros_like(gains), gains, prompts=FIXED)
+
+
+def tango_interval(won, lost, examples):
+    """Tango's score interval (1998, Statistics in Medicine 17), by root finding."""
+
+    def score(difference):
+        middle = (2 * examples - won + lost) * difference - won - lost
+        root = middle**2 + 8 * examples * lost * difference * (1 - difference)
+        rarer = (np.sqrt(max(root, 0)) - middle) / (4 * examples)
+        variance = examples * (2 * rarer + difference * (1 - difference))
+        return (won - lost - examples * difference) / np.sqrt(max(variance, 1e-300))
+
+    center, edge = (won - lost) / examples, 1e-9
+    low, high = (lambda d: score(d) - 1.959964), (lambda d: score(d) + 1.959964)
+    return (
+        optimize.brentq(low, -1 + edge, center - edge) if low(-1 + edge) > 0 else -1.0,
+        optimize.brentq(high, center + edge, 1 - edge) if high(1 - edge) < 0 else 1.0,
+    )
+
+
+@pytest.mark.parametrize(("examples", "points"), [(4, 49.0), (277, 1.37)])
+def test_difference_without_differing_examples_has_the_interval_of_tango(examples, points):
+    mean = of_counts(0, 0, examples)
+    interval = interval_of_difference(mean)
+    expected = tango_interval(0, 0, examples)
+    assert (float(interval.low), float(interval.high)) == pytest.approx(expected, abs=1e-4)
+    assert 100 * float(interval.high) == pytest.approx(points, abs=0.05)
+    assert float(minimum_detectable(mean)) > float(interval.high) and p_value(mean) == 1.0
+    both = mean_of_means([mean, mean])
+    assert float(minimum_detectable(both)) == pytest.approx(
+        float(minimum_detectable(mean)) / np.sqrt(2)
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_more_differing_example_never_narrows_the_interval(seed):
+    rng = np.random.default_rng(seed)
+    examples, prompts = int(rng.integers(4, 300)), int(rng.integers(1, 5))
+    gains, widths, detectable = np.zeros((1, prompts, examples)), [], []
+    for example in range(examples // 3 + 1):
+        mean = crossed_difference(np.zeros_like(gains), gains, prompts=FIXED)
+        widths.append(2 * float(mean.standard_error) * stats.t.ppf(0.975, float(mean.degrees)))
+        detectable.append(float(minimum_detectable(mean)))
+        gains[0, :, example] = rng.integers(0, 2, prompts) * (-1) ** example
+    assert np.all(np.diff(widths) > -1e-12) and np.all(np.diff(detectable) > -1e-12)
+
+
+@pytest.mark.parametrize("examples", [56, 277])
+@pytest.mark.parametrize("share", [0.005, 0.02, 0.05])
+@pytest.mark.parametrize("better", [0.5, 0.8, 1.0], ids="of the differing {} are better".format)
+def test_interval_of_few_differing_examples_covers_and_is_nearly_as_narrow_as_tangos(
+    examples, share, better
+):
+    rng = np.random.default_rng(0)
+    probabilities = [share * better, share * (1 - better), 1 - share]
+    counts, weights = np.unique(
+        rng.multinomial(examples, probabilities, 4000)[:, :2], axis=0, return_counts=True
+    )
+    intervals = [interval_of_difference(of_counts(*pair, examples)) for pair in counts]
+    low, high = (np.array([float(getattr(i, end)) for i in intervals]) for end in ("low", "high"))
+    truth = share * (2 * better - 1)
+    assert np.average((low <= truth) & (truth <= high), weights=weights) >= 0.945
+    tango = np.array([tango_interval(*pair, examples) for pair in counts])
+    widths = (np.average(w, weights=weights) for w in (high - low, tango[:, 1] - tango[:, 0]))
+    assert next(widths) <= 1.3 * next(widths)
 
 
 def test_minimum_detectable_effect_has_the_stated_power():
