@@ -20,8 +20,6 @@ from t0.files.any_path import any_path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 convert`."""
     add, formats = parser.add_argument, ", ".join(FORMATS)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = __doc__.partition("\n\n")[2]
     add("source", metavar="SRC", help="a checkpoint; its format is detected")
     add("destination", metavar="DST", help="a new folder; with --check, the other checkpoint")
     add("--to", metavar="FORMAT", help=f"format of DST: {formats}")

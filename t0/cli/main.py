@@ -5,16 +5,20 @@
 
 Each verb is a row of `VERBS`. The verb's module has `add_arguments(parser)`, and `main(args) ->
 int`, which returns the exit status. It may also have `reworded(words)`, which rewrites words that
-argparse cannot parse. The module is only imported if the user types its verb.
+argparse cannot parse. The command lines in its docstring are the examples of `t0 help <verb>`. The
+module is only imported if the user types its verb.
 """
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 import t0
 from t0.cli.arguments import apply_shared, make_working_directory_importable
+from t0.cli.verb_parser import VerbParser
 from t0.errors import UserError, reported, unknown_name
 from t0.files.publishing import folder_of_run
 
@@ -35,6 +39,7 @@ VERBS = {
     "export-eval": ("t0.cli.export_eval", "exports prompts as tasks of lm-evaluation-harness"),
     "overlap": ("t0.cli.overlap", "finds evaluation rows whose text is in the training data"),
     "report": ("t0.cli.report", "reports and compares evaluated runs: tables, plots, a page"),
+    "completion": ("t0.cli.completion", "prints the lines that let bash, zsh or fish complete t0"),
     "compare": ("t0.cli.report", "like report, but requires two or more runs that can be compared"),
 }
 
@@ -62,7 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
       SystemExit: for `--help`, for `--version`, and for exceptions that `reported` prints as
         messages.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        from t0.cli.completion import complete
+
+        complete(VERBS)
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     with reported(" ".join(["t0", *(word for word in words[:1] if word in VERBS)])):
         args = _parser().parse_args(words[:1])
         if args.verb is None:
@@ -80,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="t0",
         usage="t0 <verb> [...]",
         description="T0 on Mesh TensorFlow.",
-        epilog=f"verbs:\n{rows}\n\n`t0 <verb> --help` lists the flags of each.",
+        epilog=f"verbs:\n{rows}\n\n`t0 help <verb>` lists the flags of each.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"t0 {t0.__version__}")
@@ -88,19 +99,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _verb_parser(verb: str) -> tuple[ModuleType, VerbParser]:
+    module_name, about = VERBS[verb]
+    module = importlib.import_module(module_name)
+    return module, VerbParser(verb, about, module)
+
+
 def _run_verb(verb: str, words: list[str]) -> int:
     for word in words:
         if replacement := REMOVED.get((verb, word.partition("=")[0])):
             raise UserError(f"{word.partition('=')[0]} was removed: {replacement}")
-    module_name, about = VERBS[verb]
-    module = importlib.import_module(module_name)
-    parser = argparse.ArgumentParser(
-        prog=f"t0 {verb}", description=f"{about[0].upper()}{about[1:]}."
-    )
-    module.add_arguments(parser)
-    if hasattr(module, "reworded"):
-        words = module.reworded(words)
-    args = parser.parse_args(words)
+    module, parser = _verb_parser(verb)
+    args = parser.parse(words)
     # The other verbs may run in a downloaded folder, whose modules must not be found.
     if verb in _READ_GIN or getattr(args, "module_import", None):
         make_working_directory_importable()
