@@ -119,6 +119,7 @@ def _format_commands() -> Iterator[str]:
     from t0.cli.cache_tasks import FLAGS
     from t0.cli.main import VERBS
     from t0.cli.torch_run import make_parser
+    from t0.cli.verb_parser import VerbParser
     from t0.config.flag_table import TABLE
 
     yield "## t5_mesh_transformer\n"
@@ -155,7 +156,7 @@ def _format_commands() -> Iterator[str]:
     for verb, (module, description) in VERBS.items():
         yield f"### t0 {verb}\n"
         yield f"{description[0].upper()}{description[1:]}.\n"
-        yield from _format_verb(importlib.import_module(module))
+        yield from _format_arguments(VerbParser(verb, description, importlib.import_module(module)))
 
 
 def _format_flag(kind: str, name: str) -> str:
@@ -170,12 +171,6 @@ def _format_default(default: Any) -> str:
 
 def _format_description(description: str, choices: Sequence[str]) -> str:
     return _escape(description) + (f" ({', '.join(choices)})" if choices else "")
-
-
-def _format_verb(module: Any) -> Iterator[str]:
-    parser = argparse.ArgumentParser(add_help=False)
-    module.add_arguments(parser)
-    yield from _format_arguments(parser)
 
 
 def _format_arguments(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The texts name what exists: paths, functions beside them, links, flags, gin files and macros."""
 
-import argparse
 import ast
 import functools
 import importlib.util
@@ -18,6 +17,7 @@ from absl import flags as absl_flags
 
 from t0.catalogue import starter_folder
 from t0.cli import cache_tasks, main, quickstart, torch_run
+from t0.cli.verb_parser import VerbParser
 from t0.config import flags
 from t0.sources.schema import features
 from tests.helpers.cases import as_subtests
@@ -264,9 +264,7 @@ def known_flags():
     known["t5_mesh_transformer"] |= flags_of(torch_run.make_parser())
     known["bin/torch_train"] = known["t5_mesh_transformer"]
     for verb, (module, _) in main.VERBS.items():
-        parser = argparse.ArgumentParser(prog=verb)
-        importlib.import_module(module).add_arguments(parser)
-        known[f"t0 {verb}"] = flags_of(parser)
+        known[f"t0 {verb}"] = flags_of(VerbParser(verb, "verb", importlib.import_module(module)))
     known["t0"] = {"help", "version"}
     known["bin/quickstart"] = flags_of(quickstart.make_parser())
     known["bin/setup"] = {"python", "with", "system-tensorflow", "locked-tensorflow", "help"}
