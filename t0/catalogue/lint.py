@@ -22,8 +22,6 @@ from t0.prompts import Example
 from t0.prompts.row_report import BLANK, CUT, MISSING
 from t0.sources import SplitRows, hidden_label
 
-# T0's sequence lengths, in tokens, including EOS.
-LONGEST_INPUTS, LONGEST_TARGETS = T0_LENGTHS["inputs"], T0_LENGTHS["targets"]
 STRETCHES = 5
 _IDS_KEPT = 1000  # the number of texts whose token ids stay in memory
 
@@ -38,13 +36,13 @@ SEPARATOR = "'|||' kept as text, where promptsource would split"
 WORDS = "prints None, nan, [] or {}"
 # These checks are not faults. Rows that fail them are only counted, for a note.
 NOTED = (SEPARATOR, WORDS, MISSING, *BLANK.values())
-LONG_INPUTS, LONG_TARGETS = f"inputs over {LONGEST_INPUTS}", f"targets over {LONGEST_TARGETS}"
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
 ALL_EQUAL = "all choices have the same tokens"
 CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
-# The checks that need a vocabulary.
-BY_TOKENS = (LONG_INPUTS, LONG_TARGETS, UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
+# The checks that need a vocabulary, in addition to those of `checks_of_lengths`.
+BY_TOKENS = (UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
+UNKNOWN_METRIC = "unknown metric"
 # If the share of rows that fail one of these checks is above a limit, the template has a fault. For
 # other checks, failing rows are only counted, because truncated texts and withheld labels are
 # usually intended.
@@ -60,8 +58,8 @@ class LintReport:
 
     Attributes:
       rows: the number of sampled rows.
-      counts: check -> number of rows that fail the check. The checks in `BY_TOKENS` are only made
-        if there is a vocabulary.
+      counts: check -> number of rows that fail the check. The checks in `BY_TOKENS` and of lengths
+        are only made if there is a vocabulary.
       first: check -> index of the first row that fails the check.
       draws: whether the template makes random draws. In this project, the task and the row
         determine the seed of the draws. In promptsource, the draws have no seed.
@@ -78,8 +76,22 @@ class LintReport:
     notes: Sequence[str] = ()
 
 
+def checks_of_lengths(lengths: Mapping[str, int]) -> tuple[str, str]:
+    """Returns the names of the checks whether inputs and targets are truncated.
+
+    Args:
+      lengths: feature -> maximum number of tokens, including EOS.
+    """
+    return f"inputs over {lengths['inputs']}", f"targets over {lengths['targets']}"
+
+
 def lint(
-    source: PromptedRows, split: str, *, rows: int, tokens: Tokens | None = None
+    source: PromptedRows,
+    split: str,
+    *,
+    rows: int,
+    tokens: Tokens | None = None,
+    lengths: Mapping[str, int] = T0_LENGTHS,
 ) -> LintReport:
     """Renders up to `rows` rows of a split, and counts the rows that fail each check.
 
@@ -87,7 +99,8 @@ def lint(
       source: the task, or the task's data source.
       split: the task's split.
       rows: the maximum number of rows to sample.
-      tokens: the vocabulary; None to skip the checks in `BY_TOKENS`.
+      tokens: the vocabulary; None to skip the checks that need tokens.
+      lengths: feature -> maximum number of tokens, including EOS.
 
     Raises:
       AbsentData: the split's data was not found.
@@ -107,7 +120,7 @@ def lint(
             failure = str(error)
             break
         hidden = hidden_label(source.dataset, row)
-        failed = [*oddities(example, hidden, ids)]
+        failed = [*oddities(example, hidden, ids, lengths)]
         # Some published templates print lists, and T0 was trained with these templates.
         if not source.template.published and source.compiled.prints_nested(row, index):
             failed.append(NESTED)
@@ -141,14 +154,17 @@ def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any
         yield from enumerate(opened.rows(start, min(start + size, total)), start=start)
 
 
-def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator[str]:
+def oddities(
+    example: Example | None, hidden: bool, ids: Ids | None, lengths: Mapping[str, int] = T0_LENGTHS
+) -> Iterator[str]:
     """Yields the checks that a rendered row fails.
 
     Args:
       example: the rendered row; None if it did not render to inputs and a target.
       hidden: whether the label of the row is withheld.
-      ids: a function that returns the token ids of a text without EOS; None to skip the checks in
-        `BY_TOKENS`.
+      ids: a function that returns the token ids of a text without EOS; None to skip the checks that
+        need tokens.
+      lengths: see `lint`.
     """
     if example is None:
         yield NOTHING
@@ -166,15 +182,16 @@ def oddities(example: Example | None, hidden: bool, ids: Ids | None) -> Iterator
     if example.blank:
         yield BLANK["" not in example.choices]
     if ids:
+        long_inputs, long_targets = checks_of_lengths(lengths)
+        if len(ids(example.inputs)) > lengths["inputs"]:
+            yield long_inputs
+        # Add 1, because targets end in EOS.
+        if len(ids(example.targets)) + 1 > lengths["targets"]:
+            yield long_targets
         yield from _check_tokens(example, hidden, ids)
 
 
 def _check_tokens(example: Example, hidden: bool, ids: Ids) -> Iterator[str]:
-    if len(ids(example.inputs)) > LONGEST_INPUTS:
-        yield LONG_INPUTS
-    # Add 1, because targets end in EOS.
-    if len(ids(example.targets)) + 1 > LONGEST_TARGETS:
-        yield LONG_TARGETS
     if any(UNKNOWN in ids(text) for text in list_answers(example, hidden)):
         yield UNKNOWN_TOKENS
     choices = [tuple(ids(choice)) for choice in example.choices or ()]
@@ -196,7 +213,12 @@ def _check_choices(choices: Sequence[str], target: str | None) -> Iterator[str]:
 
 
 def faults_of(
-    report: LintReport, *, max_share: float, excused: Mapping[str, str] | None = None
+    report: LintReport,
+    *,
+    max_share: float,
+    excused: Mapping[str, str] | None = None,
+    lengths: Mapping[str, int] = T0_LENGTHS,
+    truncates: bool = True,
 ) -> dict[str, str]:
     """Returns the faults of a template: check -> description of the fault.
 
@@ -204,19 +226,23 @@ def faults_of(
       report: the results of `lint`.
       max_share: the largest share of the sampled rows, 0 to 1, that may fail a check.
       excused: check -> the reason why rows may fail this check.
+      lengths: the lengths of the report.
+      truncates: whether truncated texts are usual, as with T0's lengths. They are not with lengths
+        that were measured for this data.
     """
     if report.failure:
         return {"fails": report.failure}
     wrong = {}
-    for check in FAULTS:
+    long_inputs, long_targets = checks_of_lengths(lengths)
+    for check in (*FAULTS, *(() if truncates else (long_inputs, long_targets))):
         count = report.counts.get(check, 0)
         if count > max_share * report.rows and check not in (excused or {}):
             wrong[check] = _describe_count(report, check)
     if report.counts.get(ALL_EQUAL):
         wrong[ALL_EQUAL] = _describe_count(report, ALL_EQUAL)
     rendered = report.rows - report.counts.get(NOTHING, 0)
-    if rendered and report.counts.get(LONG_TARGETS) == rendered:
-        wrong[LONG_TARGETS] = f"every target is cut at {LONGEST_TARGETS} tokens"
+    if rendered and report.counts.get(long_targets) == rendered:
+        wrong[long_targets] = f"every target is cut at {lengths['targets']} tokens"
     if not report.rows:
         wrong["no rows"] = "the split is empty"
     return wrong

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from t0.cli.arguments import JoinedList, Number, add_shared, find_starter_tasks, split_list
 from t0.config.plain_data import Positive, Share
-from t0.errors import AbsentData, UserError, unknown_name
+from t0.errors import AbsentData, UserError, nearest, unknown_name
 from t0.text_tables import print_table
 
 DEFAULT_ROWS = 200
@@ -38,7 +38,8 @@ def main(args: argparse.Namespace) -> int:
     """Prints the findings; returns 1 if a template has a fault, else 0."""
     from t0.catalogue.sentence_pieces import load_tokens
 
-    find_starter_tasks(args, "regex")
+    settings = find_starter_tasks(args, "regex")
+    lengths = dict(settings.lengths) if settings else None
     tokens = load_tokens(args.vocab)
     selected = _select(args)
     splits = split_list(args.splits)
@@ -52,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
             if splits and split not in splits:
                 continue
             try:
-                rows.append(_lint(name, source, split, args, tokens))
+                rows.append(_lint(name, source, split, args, tokens, lengths=lengths))
             except AbsentData:
                 absent.append(f"{name} split '{split}'")
     if not rows:
@@ -64,7 +65,7 @@ def main(args: argparse.Namespace) -> int:
         json.dump({"splits": rows, "absent": absent, "faulty": faulty}, sys.stdout, indent=1)
         print()
     else:
-        _print(rows, counted=tokens is not None)
+        _print(rows)
     print(
         f"{len(rows)} splits checked, {faulty} with faults, {len(absent)} without data here; "
         f"at most {args.rows:,} rows of each (--rows)"
@@ -101,10 +102,20 @@ def _select(args: argparse.Namespace) -> list[tuple[str, Any]]:
 
 
 def _lint(
-    name: str, source: Any, split: str, args: argparse.Namespace, tokens: Any
+    name: str,
+    source: Any,
+    split: str,
+    args: argparse.Namespace,
+    tokens: Any,
+    *,
+    lengths: dict[str, int] | None,
 ) -> dict[str, Any]:
+    """Returns the findings for a split. `lengths` are those of a starter folder."""
     from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
+    from t0.catalogue.row_preview import T0_LENGTHS
+
+    options = {"lengths": T0_LENGTHS | (lengths or {})}
 
     exempted = exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
@@ -115,14 +126,17 @@ def _lint(
     }
     notes: list[str] = []
     try:
-        report = lint.lint(source, split, rows=args.rows, tokens=tokens)
+        report = lint.lint(source, split, rows=args.rows, tokens=tokens, **options)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
         notes += [
             f"{check}: {report.counts[check]:,} row{'s' * (report.counts[check] != 1)}"
             for check in lint.NOTED
             if check in report.counts
         ]
-        faults = lint.faults_of(report, max_share=args.max_share, excused=excused)
+        faults = lint.faults_of(
+            report, max_share=args.max_share, excused=excused, truncates=lengths is None, **options
+        )
+        faults |= _unknown_metrics(source.template)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}
     except AbsentData:
         raise
@@ -132,19 +146,31 @@ def _lint(
     return {"task": name, "split": split, **facts, **told}
 
 
-def _print(reports: list[dict[str, Any]], *, counted: bool) -> None:
+def _unknown_metrics(template: Any) -> dict[str, str]:
     from t0.catalogue import lint
+    from t0.prompts.templates import METRIC_NAMES
 
-    checks = (*lint.CHECKS, *(lint.BY_TOKENS if counted else ()))
+    names = {name.lower(): name for name in METRIC_NAMES}
+    for metric in template.metrics:
+        if metric not in METRIC_NAMES and not template.published:
+            close = [names[name] for name in nearest(metric.lower(), names, count=1)]
+            names_text = close[0] if close else ", ".join(METRIC_NAMES)
+            return {lint.UNKNOWN_METRIC: f"'{metric}', expected {names_text}"}
+    return {}
+
+
+def _print(reports: list[dict[str, Any]]) -> None:
+    # Checks without any finding have no column.
+    checks = [*dict.fromkeys(check for row in reports for check in row["counts"])]
     rows = []
     for row in reports:
         cells = [_share(row["counts"].get(check, 0), row["rows"]) for check in checks]
         faults = [f"{check}: {why}" for check, why in row["faults"].items()]
         exempted = [f"known: {why}" for why in row["known"].values()]
         verdict = "; ".join([*(faults or exempted), *row["notes"]])
-        draws = "seeded" if row["draws"] else "no"
+        draws = ["seeded" if row["draws"] else "no"]
         checked_rows = f"{row['rows']:,}"
-        rows.append((row["task"], row["split"], checked_rows, *cells, draws, verdict or "ok"))
+        rows.append((row["task"], row["split"], checked_rows, *cells, *draws, verdict or "ok"))
     columns = ("task", "split", "rows", *checks, "random", "verdict")
     print_table(columns, rows, right=("rows", *checks, "random"))
 

@@ -96,6 +96,14 @@ def template_file_path(dataset: str, subset: str | None) -> Path:
     return (folder / subset if subset else folder) / "templates.yaml"
 
 
+# The metrics that a template may name, in promptsource's spelling. `t0.tasks.metrics.METRICS` has
+# their functions.
+METRIC_NAMES = (
+    *("BLEU", "ROUGE", "Squad", "Trivia QA", "COQA F1", "Edit Distance"),
+    *("Accuracy", "Sequence Accuracy", "Pearson Correlation", "Spearman Correlation", "Other"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A prompt, which says how to write a row as text.

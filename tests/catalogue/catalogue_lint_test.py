@@ -5,10 +5,13 @@ import json
 import pytest
 
 from t0.catalogue import lint
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.catalogue.sentence_pieces import Tokens
 from t0.prompts import Template
 from t0.tasks import PromptedSource
 from t0.testing import train_vocabulary
+
+LONG_INPUTS, LONG_TARGETS = lint.checks_of_lengths(T0_LENGTHS)
 
 
 def source(tmp_path, monkeypatch, jinja, choices=None, rows=20, labels=(0, 1), dataset="lintable"):
@@ -82,14 +85,26 @@ def test_lint_lengths_include_eos_of_targets(tmp_path, monkeypatch):
     sizes = {"row 0": 1024, "row 1": 1025, "row 2": 1, "0": 255, "1": 256, "2": 1}
     tokens = Sizes(sizes)
     report = lint.lint(prompt, "train", rows=9, tokens=tokens)
-    assert report.counts == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
-    assert report.first == {lint.LONG_INPUTS: 1, lint.LONG_TARGETS: 1}
+    assert report.counts == {LONG_INPUTS: 1, LONG_TARGETS: 1}
+    assert report.first == {LONG_INPUTS: 1, LONG_TARGETS: 1}
     assert lint.faults_of(report, max_share=0.0) == {}
     sizes |= {"0": 256, "2": 300}
     report = lint.lint(prompt, "train", rows=9, tokens=tokens)
     assert lint.faults_of(report, max_share=1.0) == {
-        lint.LONG_TARGETS: "every target is cut at 256 tokens"
+        LONG_TARGETS: "every target is cut at 256 tokens"
     }
+
+
+def test_lint_truncation_is_a_fault_at_the_lengths_of_a_starter_folder(tmp_path, monkeypatch):
+    prompt = source(tmp_path, monkeypatch, "{{text}} ||| {{number}}", rows=3)
+    tokens = Sizes({"row 0": 49, "row 1": 48, "row 2": 1, "0": 7, "1": 7, "2": 7})
+    lengths = {"inputs": 48, "targets": 8}
+    report = lint.lint(prompt, "train", rows=9, tokens=tokens, lengths=lengths)
+    assert report.counts == {"inputs over 48": 1}
+    assert lint.faults_of(report, max_share=0.1, lengths=lengths) == {}
+    faults = lint.faults_of(report, max_share=0.1, lengths=lengths, truncates=False)
+    assert faults == {"inputs over 48": "1 of 3 rows, the first is row 0"}
+    assert lint.faults_of(report, max_share=0.4, lengths=lengths, truncates=False) == {}
 
 
 class Sizes:

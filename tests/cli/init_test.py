@@ -105,6 +105,24 @@ def test_init_prompts_render_their_labels(init, tmp_path, capsys):
     assert cli.main(["tasks", "films_rank", *words[3:]]) == 0
 
 
+def test_lint_reads_the_lengths_of_the_starter_folder(init, tmp_path, capsys):
+    model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
+    write_csv(tmp_path / "films.csv", rows_with(["no", "yes"]))
+    assert init("films", "films.csv", f"--vocab={model}")[0] == 0
+    folder = tmp_path / "films"
+    capsys.readouterr()
+    assert cli.main(["lint", str(folder)]) == 0
+    assert "inputs over" not in capsys.readouterr().out
+    templates = next((folder / "data").rglob("templates.yaml"))
+    longer = "the question is long " * 60
+    templates.write_text(
+        templates.read_text().replace("Which sentiment", f"{longer} Which sentiment")
+    )
+    assert cli.main(["lint", str(folder)]) == 1
+    limit = json.loads((folder / "starter.json").read_text())["lengths"]["inputs"]
+    assert f"inputs over {limit}: " in capsys.readouterr().out
+
+
 def test_init_reads_folder_of_splits_gzip_jsonl_and_parquet(init, tmp_path):
     rows = rows_with([True, False])
     (tmp_path / "d").mkdir()

@@ -165,12 +165,21 @@ def test_show_invalid_vocabulary_is_refused(t0, tmp_path):
 def test_lint_reports_no_faults_and_uncounted_tokens(t0, own):
     status, out, err = t0("lint", TASK)
     header, row, _ = out.splitlines()
-    assert (status, row.split()) == (0, [TASK, "train", "3", *["no"] * 9, "ok"])
-    assert "inputs over" not in header
+    assert (status, row.split()) == (0, [TASK, "train", "3", "no", "ok"])
+    assert header.split() == ["task", "split", "rows", "random", "verdict"]  # no check found a row
     assert "at most 200 rows of each (--rows). Tokens were not counted" in err
     status, out, err = t0("lint", TASK, f"--vocab={own / 'vocab.model'}")
-    assert "inputs over 1024  targets over 256" in out.splitlines()[0]
-    assert "not counted" not in err
+    assert status == 0 and "not counted" not in err
+
+
+def test_lint_refuses_a_metric_with_an_unknown_name(t0, tmp_path):
+    prompts = {"which": ("{{text}} ||| {{answer_choices[label]}}", "bad ||| good")}
+    write_templates(tmp_path / "films", prompts)
+    templates = tmp_path / "films" / "templates.yaml"
+    templates.write_text(templates.read_text().replace("- Accuracy", "- Rougge"))
+    write_rows(tmp_path / "films" / "train.jsonl", [{"text": "fine", "label": 1}])
+    status, out, _ = t0("lint", "films_.*", f"--data_dir={tmp_path}", data=False)
+    assert status == 1 and "unknown metric: 'Rougge', expected ROUGE" in out
 
 
 def test_lint_finds_a_target_that_is_no_choice(t0):

@@ -11,6 +11,7 @@ from t5.evaluation import metrics as t5_metrics
 
 from t0.errors import UserError
 from t0.prompts import Template
+from t0.prompts.templates import METRIC_NAMES
 from t0.tasks import PromptedTask, task_definitions
 from t0.tasks.instruction_tasks import postprocess
 from t0.tasks.metrics import (
@@ -281,3 +282,7 @@ def test_postprocess_of_instruction_targets():
     assert postprocess(" a\n", example=example) == "a"
     target = postprocess("a", example=example, is_target=True)
     assert target == Expected(("a", "ü"), "task1", "Misc.")
+
+
+def test_metric_names_of_templates_are_those_with_a_function():
+    assert tuple(METRICS) == METRIC_NAMES
