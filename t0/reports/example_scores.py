@@ -33,6 +33,7 @@ line.
 """
 
 import dataclasses
+import functools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,14 +43,14 @@ from typing import Any
 import numpy as np
 
 from t0.errors import UserError
+from t0.measures import rank_measures
+from t0.measures.choice_lengths import LENGTHS, best_by
 from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import field, read_json_lines
 
 # Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
 # log-likelihood and the highest one is at most this.
 _ROUNDING_NATS = 1e-4
-# The lengths by which a choice's log-likelihood may be divided.
-LENGTHS = ("tokens", "characters")
 # The values of `numbered_by` in results files. Results without it are numbered by example.
 ROW, EXAMPLE = "row", "example"
 # Statistic of an example -> its type in `ExampleScores`.
@@ -125,7 +126,22 @@ class ExampleScores:
     @property
     def accuracy(self) -> float:
         """The share of correct predictions in percent."""
-        return 100.0 * float(self.correct.mean())
+        return rank_measures.accuracy(self.correct)
+
+    @functools.cached_property
+    def answers(self) -> tuple[str, ...]:
+        """The texts of the choices; "choice 1" and so on if they differ between examples."""
+        return self.labels or tuple(f"choice {n + 1}" for n in range(int(self.choices.max())))
+
+    @functools.cached_property
+    def confusion(self) -> np.ndarray:
+        """The number of examples by gold choice and prediction; see `count_confusions`."""
+        return rank_measures.count_confusions(self.gold, self.prediction, len(self.answers))
+
+    @functools.cached_property
+    def measures(self) -> dict[str, float | str | None]:
+        """Column -> value for all `MEASURES`."""
+        return rank_measures.measure(self)
 
     @property
     def chance(self) -> float:
@@ -239,8 +255,8 @@ class _ScoreColumns:
                 likelihoods.count(best) > 1,
                 _compute_checksum(inputs_of(record), texts),
                 None if document is None else str(document),
-                _is_right_by(tokens, likelihoods, gold),
-                _is_right_by(characters, likelihoods, gold),
+                None if None in tokens else best_by(likelihoods, tokens) == gold,
+                best_by(likelihoods, characters) == gold,
             )
         )
         return True
@@ -263,25 +279,6 @@ class _ScoreColumns:
             task=task,
             numbered_by=ROW if self._numbered_by == {ROW} else EXAMPLE,
         )
-
-
-def _is_right_by(
-    lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
-) -> bool | None:
-    """Returns whether the choice with the highest quotient of log-likelihood and length is correct.
-
-    Args:
-      lengths: the length of each choice, in tokens or characters.
-      likelihoods: the log-likelihood of each choice, in nats.
-      gold: the index of the gold choice.
-
-    Returns:
-      whether that choice is correct; None if a length is unknown.
-    """
-    if None in lengths:
-        return None
-    shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
-    return shares.index(max(shares)) == gold
 
 
 def keep_apart(prompts: Sequence[ExampleScores]) -> list[ExampleScores]:

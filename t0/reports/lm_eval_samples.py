@@ -25,12 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
+from t0.measures.choice_lengths import WITH_EOS, WITHOUT_EOS
 from t0.reports.result_files import field, finite
 
-# Our own results files contain the same texts. So a run of the harness can be compared with our run
-# if both rank in the same way.
-WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
-WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
 # Since version 5 of transformers, T5's classes declare that the output matrix is tied to the
