@@ -100,6 +100,7 @@ def evaluation_tables(
         _make_clean_table(runs, overlap),
         _make_normalization_table(runs),
         _make_class_mean_table(datasets),
+        _make_rank_metric_table(prompts),
         _make_metric_table(metric_rows(runs)),
         _make_prompt_table(prompts),
         _make_class_table(prompts),
@@ -415,8 +416,6 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
         ReportColumn("support", "Examples", "examples"),
         ReportColumn("predicted", "Predicted", "predicted"),
     ]
-    if len(rows) > _MOST_TERMINAL_ROWS:  # only on the page and in files
-        columns = [dataclasses.replace(column, short="") for column in columns]
     note = (
         "Precision, recall and F1 (%) of each class of the prompts whose choices are the same in "
         "all examples. Examples: how often the class is right. A dash: the class is never "
@@ -425,12 +424,46 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
     return ReportTable(
         name="classes",
         title="Metrics per class (%)",
-        columns=columns,
+        columns=_hide_many(columns, rows),
         rows=rows,
         note=note,
         file="report_classes.csv",
         long=True,
     )
+
+
+def _make_rank_metric_table(prompts: Sequence[Row]) -> ReportTable:
+    """Returns the table of the metrics in results files, which can be a user's own."""
+    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
+    rows = [
+        {key: row[key] for key in keys} | {"metric": metric, "value": value}
+        for row in prompts
+        for metric, value in row["metrics"].items()
+        if metric != "accuracy"
+    ]
+    columns = [
+        _DATASET,
+        _RUN,
+        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name),
+        ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
+        ReportColumn("value", "Value", "value", _format_two_digits, css="n strong"),
+    ]
+    return ReportTable(
+        name="rank_metrics",
+        title="Metrics of the ranked tasks",
+        columns=_hide_many(columns, rows),
+        rows=rows,
+        note="The other metrics of the tasks (`metric_fns`), as the evaluation computed them.",
+        file="report_rank_metrics.csv",
+        long=True,
+    )
+
+
+def _hide_many(columns: Sequence[ReportColumn], rows: Sequence[Row]) -> Sequence[ReportColumn]:
+    """Hides the columns in the terminal if there are many rows."""
+    if len(rows) <= _MOST_TERMINAL_ROWS:
+        return columns
+    return [dataclasses.replace(column, short="") for column in columns]
 
 
 # Metrics of mode `eval`.

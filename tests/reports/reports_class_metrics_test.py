@@ -3,10 +3,13 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 
 from t0.absent_classes import warn_of_absent_classes
 from t0.cli import main as t0_main
+from t0.evaluation.rank_metrics import RankClassification, RankMetrics
+from t0.evaluation.ranked_examples import AnswerChoice, MultipleChoiceExample
 from t0.measures.rank_measures import CLASS_MEASURES
 from t0.reports import read_report
 from tests.reports.made_up_evaluations import example_line
@@ -82,6 +85,43 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     page = (tmp_path / "out" / "report.html").read_text()
     assert '<section id="classes">' in page
     assert '<section id="class_means">' in page
+
+
+def test_metrics_of_a_user_in_terminal_csv_json_and_page(
+    evaluation, tmp_path, capsys, rough_pictures
+):
+    def brier(targets, scores):
+        return {"brier": 0.25, "choices": len(targets)}
+
+    lines = lines_of(PAIRS)
+    computed = RankMetrics([RankClassification(None), brier])
+    for line in lines:
+        choices = tuple(
+            AnswerChoice(
+                text, tokens=np.array([n, 1]), is_correct=n == line["gold"], inputs=np.ones(1)
+            )
+            for n, text in enumerate(KINDS)
+        )
+        scores = np.array([choice["log_likelihood"] for choice in line["choices"]], np.float32)
+        list(computed.accumulate([(MultipleChoiceExample(line["idx"], choices), scores)]))
+    made = evaluation().add("tickets_say", "tickets", "say", lines, metrics=computed.compute("t"))
+    out = tmp_path / "out"
+    assert t0_main.main(["report", str(made.write()), "--output", str(out)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    start = shown.index("Metrics of the ranked tasks")
+    assert [line.split() for line in shown[start + 2 : start + 4]] == [
+        ["tickets", "say", "brier", "0.25"],
+        ["tickets", "say", "choices", "36.00"],
+    ]
+    with (out / "report_rank_metrics.csv").open() as file:
+        assert [(r["metric"], r["value"]) for r in csv.DictReader(file)] == [
+            ("brier", "0.25"),
+            ("choices", "36.0"),
+        ]
+    rows = json.loads((out / "report.json").read_text())["rank_metrics"]
+    assert [row["metric"] for row in rows] == ["brier", "choices"]
+    page = (out / "report.html").read_text()
+    assert '<section id="rank_metrics">' in page and '<a href="#rank_metrics">' in page
 
 
 def test_warning_of_many_absent_classes_names_the_first():
