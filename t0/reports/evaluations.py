@@ -39,15 +39,8 @@ from typing import Any
 
 from t0.errors import UserError, printable
 from t0.progress import ProgressLine
-from t0.reports import lm_eval_samples
-from t0.reports.example_scores import (
-    EXAMPLE,
-    ROW,
-    ExampleScores,
-    read_samples,
-    read_scores,
-    with_answers,
-)
+from t0.reports.example_scores import EXAMPLE, ROW, ExampleScores, read_scores, with_answers
+from t0.reports.lm_eval_samples import HarnessPrompt, read_harness
 from t0.reports.plots import Mark, run_letter
 from t0.reports.published import held_out_titles
 from t0.reports.result_files import (
@@ -431,43 +424,25 @@ def _dataset_key(dataset: str, task: str) -> str:
 
 
 def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
-    tasks: dict[str, RankedTask] = {}
-    tasks_read: list[str] = []
-    skipped: dict[str, UserError] = {}
-    with_eos: set[bool] = set()
-    for name, file in lm_eval_samples.sample_files(content, path).items():
-        try:
-            prompts, count, eos = read_samples(file, name)
-        except lm_eval_samples.OtherTask as error:
-            skipped[name] = error
-            continue
-        lm_eval_samples.check_count(content, name, count, file)
-        tasks_read.append(name)
-        with_eos |= eos
-        # A prompt may have been evaluated twice: in the task of its dataset, and as its own task.
-        # Both give the same scores.
-        for (task, dataset, prompt), scores in prompts.items():
-            dataset = _dataset_key(dataset, task)
-            tasks[task] = RankedTask(
-                name=task,
-                dataset=dataset,
-                prompt=prompt,
-                group=_default_group(dataset),
-                examples=len(scores),
-                accuracy=scores.accuracy,
-                chance=scores.chance,
-                metrics={"accuracy": scores.accuracy},
-                scores=scores,
-            )
-    if not tasks and skipped:
-        raise next(iter(skipped.values()))
-    facts = lm_eval_samples.facts(content, path, tasks_read, with_eos)
-    notes = lm_eval_samples.cautions(content)
-    names = sorted(tasks)
-    return replace(
-        _make_run(path, facts, None, notes),
-        tasks=tuple(tasks[name] for name in names),
-        skipped=tuple(skipped),
+    results = read_harness(content, path)
+    tasks = [_make_harness_task(*task) for _, task in sorted(results.tasks.items())]
+    run = _make_run(path, results.facts, None, results.notes)
+    return replace(run, tasks=tuple(tasks), skipped=results.skipped)
+
+
+def _make_harness_task(prompt: HarnessPrompt, scores: ExampleScores) -> RankedTask:
+    task, dataset, name = prompt
+    dataset = _dataset_key(dataset, task)
+    return RankedTask(
+        name=task,
+        dataset=dataset,
+        prompt=name,
+        group=_default_group(dataset),
+        examples=len(scores),
+        accuracy=scores.accuracy,
+        chance=scores.chance,
+        metrics={"accuracy": scores.accuracy},
+        scores=scores,
     )
 
 

@@ -9,7 +9,7 @@ Each line is an example, in the order of the dataset:
 Optional fields are: `inputs`, the prompted text; `document`, a text or number that is equal in all
 rows of one document; and `tokens` and `characters`, the lengths of a choice.
 
-Samples of lm-evaluation-harness can also be read, see `lm_eval_samples`. One file of samples may
+`lm_eval_samples` converts samples of lm-evaluation-harness to such records. One file of samples may
 contain all prompts of a dataset.
 
 If answers were decoded for the same prompts, they are in `answers/<task>_<step>.jsonl`, with one
@@ -36,7 +36,7 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,6 @@ import numpy as np
 from t0.errors import UserError
 from t0.measures import rank_measures
 from t0.measures.choice_lengths import LENGTHS, best_by
-from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
 from t0.reports.result_files import field, read_json_lines
 
 # Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
@@ -87,7 +86,7 @@ class ExampleScores:
         correct. "tokens" and "characters" divide the log-likelihood of a choice by its number of
         tokens or characters. "decoded" compares the decoded answer with the gold choice. If the
         files do not have the required lengths or answers, the normalization is missing.
-      task: the task of these examples; None if the file has only one task.
+      lines: the function that yields the file and line, and the record, of each example of the task.
       numbered_by: the meaning of `idx`: `ROW` or `EXAMPLE`.
     """
 
@@ -103,7 +102,7 @@ class ExampleScores:
     texts: np.ndarray
     documents: np.ndarray | None = None
     right_by: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    task: str | None = None
+    lines: Callable[[Path], Iterator[tuple[str, Mapping[str, Any]]]] = read_json_lines
     numbered_by: str = EXAMPLE
 
     def __len__(self) -> int:
@@ -115,11 +114,7 @@ class ExampleScores:
         Raises:
           UserError: if the file cannot be read again.
         """
-        for where, record in read_json_lines(self.path):
-            if is_sample(record):
-                prompt, record, _ = exported_sample(record, where, self.path.stem)
-                if prompt[0] != self.task:
-                    continue
+        for _, record in self.lines(self.path):
             if _has_gold(record):
                 yield record
 
@@ -159,45 +154,13 @@ def read_scores(path: Path) -> ExampleScores:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
         line.
     """
-    columns = _ScoreColumns()
+    columns = ScoreColumns()
     for where, record in read_json_lines(path):
         columns.add(record, where)
     return columns.scores(path)
 
 
-def read_samples(
-    path: Path, task: str
-) -> tuple[dict[HarnessPrompt, ExampleScores], int, set[bool]]:
-    """Reads a samples file of lm-evaluation-harness; `lm_eval_samples` describes the format.
-
-    Args:
-      path: the file.
-      task: the name of the harness's task, for messages.
-
-    Returns:
-      (prompt -> its scores, in the order of the file; the number of samples; {True} if the choices
-      were scored with EOS, {False} if they were scored without it, and both values if samples
-      differ).
-
-    Raises:
-      OtherTask: if `t0 export-eval` did not write the task.
-      UserError: if the file cannot be read, or a line is malformed; the message names file and
-        line.
-    """
-    columns_by_prompt: dict[HarnessPrompt, _ScoreColumns] = {}
-    with_eos, lines = set(), 0
-    for where, sample in read_json_lines(path):
-        prompt, record, eos = exported_sample(sample, where, task)
-        columns = columns_by_prompt.get(prompt) or _ScoreColumns()
-        if columns.add(record, where):
-            columns_by_prompt[prompt] = columns
-        with_eos.add(eos)
-        lines += 1
-    prompts = {p: columns.scores(path, p[0]) for p, columns in columns_by_prompt.items()}
-    return prompts, lines, with_eos
-
-
-class _ScoreColumns:
+class ScoreColumns:
     """Collects the statistics of examples while they are read."""
 
     def __init__(self) -> None:
@@ -261,8 +224,8 @@ class _ScoreColumns:
         )
         return True
 
-    def scores(self, path: Path, task: str | None = None) -> ExampleScores:
-        """Returns the statistics of all examples that were added, as arrays."""
+    def scores(self, path: Path, **fields: Any) -> ExampleScores:
+        """Returns the statistics of all examples that were added, as arrays, and other fields."""
         columns = [*zip(*self._rows, strict=True)] or [()] * (len(_TYPES) + 3)
         arrays = dict(zip(_TYPES, map(np.array, columns, _TYPES.values()), strict=True))
         documents, *right_by = columns[len(_TYPES) :]
@@ -276,7 +239,7 @@ class _ScoreColumns:
                 for name, right in zip(LENGTHS, right_by, strict=True)
                 if None not in right
             },
-            task=task,
+            **fields,
             numbered_by=ROW if self._numbered_by == {ROW} else EXAMPLE,
         )
 
