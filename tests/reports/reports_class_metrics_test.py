@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_metrics_of_a_user_in_terminal_csv_json_and_page(
     evaluation, tmp_path, capsys, rough_pictures
 ):
     def brier(targets, scores):
-        return {"brier": 0.25, "choices": len(targets)}
+        return {"brier": 0.25, "choices": len(targets), "undefined": math.nan}
 
     lines = lines_of(PAIRS)
     computed = RankMetrics([RankClassification(None), brier])
@@ -109,17 +110,19 @@ def test_metrics_of_a_user_in_terminal_csv_json_and_page(
     assert t0_main.main(["report", str(made.write()), "--output", str(out)]) == 0
     shown = capsys.readouterr().out.splitlines()
     start = shown.index("Metrics of the ranked tasks")
-    assert [line.split() for line in shown[start + 2 : start + 4]] == [
+    assert [line.split() for line in shown[start + 2 : start + 5]] == [
         ["tickets", "say", "brier", "0.25"],
         ["tickets", "say", "choices", "36.00"],
+        ["tickets", "say", "undefined", "–"],
     ]
     with (out / "report_rank_metrics.csv").open() as file:
         assert [(r["metric"], r["value"]) for r in csv.DictReader(file)] == [
             ("brier", "0.25"),
             ("choices", "36.0"),
+            ("undefined", ""),
         ]
     rows = json.loads((out / "report.json").read_text())["rank_metrics"]
-    assert [row["metric"] for row in rows] == ["brier", "choices"]
+    assert [row["metric"] for row in rows] == ["brier", "choices", "undefined"]
     page = (out / "report.html").read_text()
     assert '<section id="rank_metrics">' in page and '<a href="#rank_metrics">' in page
 
