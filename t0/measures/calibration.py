@@ -12,9 +12,9 @@ import numpy as np
 BINS = 10
 
 
-def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
+def calibration_bins(confidence: np.ndarray) -> np.ndarray:
     """Returns the bin index of each confidence [E]; a confidence of 1 is in the last bin."""
-    return np.minimum((confidence * bins).astype(int), bins - 1)
+    return np.minimum((confidence * BINS).astype(int), BINS - 1)
 
 
 def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:

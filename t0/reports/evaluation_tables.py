@@ -30,7 +30,7 @@ has an accuracy under a normalization only if each of its prompts has such an ac
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -399,12 +399,7 @@ def _make_class_mean_table(datasets: Sequence[Row]) -> ReportTable:
 
 
 def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
-    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
-    rows = [
-        {key: row[key] for key in keys} | of_class
-        for row in prompts
-        for of_class in (row["predictions"] or {}).get("classes") or ()
-    ]
+    rows = _expand(prompts, lambda row: (row["predictions"] or {}).get("classes") or ())
     columns = [
         _DATASET,
         _RUN,
@@ -434,13 +429,7 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
 
 def _make_rank_metric_table(prompts: Sequence[Row]) -> ReportTable:
     """Returns the table of the metrics in results files, which can be a user's own."""
-    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
-    rows = [
-        {key: row[key] for key in keys} | {"metric": metric, "value": value}
-        for row in prompts
-        for metric, value in row["metrics"].items()
-        if metric != "accuracy"
-    ]
+    rows = _expand(prompts, _list_other_metrics)
     columns = [
         _DATASET,
         _RUN,
@@ -457,6 +446,17 @@ def _make_rank_metric_table(prompts: Sequence[Row]) -> ReportTable:
         file="report_rank_metrics.csv",
         long=True,
     )
+
+
+def _list_other_metrics(row: Row) -> list[Row]:
+    values = row["metrics"].items()
+    return [{"metric": name, "value": value} for name, value in values if name != "accuracy"]
+
+
+def _expand(prompts: Sequence[Row], details: Callable[[Row], Iterable[Row]]) -> list[Row]:
+    """Returns a row for each detail of each prompt, which also names the prompt."""
+    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
+    return [{key: row[key] for key in keys} | detail for row in prompts for detail in details(row)]
 
 
 def _hide_many(columns: Sequence[ReportColumn], rows: Sequence[Row]) -> Sequence[ReportColumn]:
