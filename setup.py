@@ -114,7 +114,7 @@ setup(
         "t0.caching": ["*.csv"],
         "t0.catalogue": ["*.csv"],
         "t0.sources": ["facts/*.json", "facts/*.csv"],
-        "t0.reports": ["*.j2", "*.csv"],
+        "t0.reports": ["*.j2", "*.js", "*.css", "*.csv"],
     },
     cmdclass={"build_py": BuildWithGin},
     install_requires=dependencies(),

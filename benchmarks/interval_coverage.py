@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from scipy import special, stats
 
+from t0.measures.calibration import calibration_error
 from t0.reports import statistics
 from t0.reports.statistics import Interval
 
@@ -268,7 +269,7 @@ def calibration_coverage(examples: int, sharpness: float, evaluations: int) -> T
         logit = np.abs(rng.normal(0, 1.5, count))
         return special.expit(sharpness * logit), special.expit(logit)
 
-    truth = statistics.calibration_error(*draw(2_000_000)) if sharpness != 1 else 0.0
+    truth = calibration_error(*draw(2_000_000)) if sharpness != 1 else 0.0
     tally = Tally()
     for _ in range(evaluations):
         confidence, share = draw(examples)

@@ -23,11 +23,12 @@ import numpy as np
 
 from t0.errors import UserError
 from t0.evaluation import results
-from t0.evaluation.rank_metrics import NORMALISERS, AnswerCounts, RankClassification, RankMetrics
+from t0.evaluation.rank_metrics import AnswerCounts, RankClassification, RankMetrics
 from t0.files import path_inside
 from t0.files.any_path import any_path, read_lines
 from t0.files.paths import read_bytes
 from t0.files.untrusted import parsed_json
+from t0.measures.choice_lengths import LENGTHS
 
 _AGAIN = "Start the shard's command again"
 
@@ -194,7 +195,7 @@ def _merge_answers(
 
 def _count(metrics: RankMetrics, line: Mapping[str, Any]) -> None:
     row = np.array([choice["log_likelihood"] for choice in line["choices"]], np.float32)
-    lengths = {name: [choice[name] for choice in line["choices"]] for name in NORMALISERS}
+    lengths = {name: [choice[name] for choice in line["choices"]] for name in LENGTHS}
     metrics.count(line["gold"], row, lengths)
 
 

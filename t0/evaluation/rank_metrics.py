@@ -41,10 +41,10 @@ import numpy as np
 
 from t0.errors import UserError, say
 from t0.evaluation.ranked_examples import MultipleChoiceExample, ScoringTask
+from t0.measures import rank_measures
+from t0.measures.choice_lengths import LENGTHS, best_by
 from t0.training.metric_values import MetricValues
 
-# The lengths by which a choice's log-likelihood may be divided, as alternatives to T0's plain sum.
-NORMALISERS = ("tokens", "characters")
 NORMALISATION = "lower case, single spaces, no punctuation at either end"
 SLACK = 8
 # The number of examples in a window. All examples of a window are decoded by the same shard.
@@ -75,7 +75,7 @@ class RankMetrics:
         self._pairs = array.array("f")
         self._targets: list[_Target] = []
         self._scores: list[float] = []
-        self._right_by = dict.fromkeys(NORMALISERS, 0)
+        self._right_by = dict.fromkeys(LENGTHS, 0)
         self._chance = 0.0
         self.ties = 0
 
@@ -91,7 +91,7 @@ class RankMetrics:
 
     @property
     def accuracy_by(self) -> dict[str, float]:
-        """Name in `NORMALISERS` -> accuracy in percent if sums are divided by this length."""
+        """Name in `LENGTHS` -> accuracy in percent if sums are divided by this length."""
         return {name: 100 * right / self.examples for name, right in self._right_by.items()}
 
     def accumulate(
@@ -129,17 +129,18 @@ class RankMetrics:
         Args:
           gold: the index of the correct choice.
           row: the log-likelihoods [C] of the choices.
-          lengths: name in `NORMALISERS` -> the lengths [C] of the choices.
+          lengths: name in `LENGTHS` -> the lengths [C] of the choices.
         """
         self._gold.append(gold)
         self._predicted.append(int(np.argmax(row)))
         self._choices.append(len(row))
         self._chance += 100 / len(row)
         self.ties += int(np.sum(row == row.max()) > 1)
+        scores = row.tolist()
         if self._keep_pairs:
-            self._pairs.extend(row.tolist())
+            self._pairs.extend(scores)
         for name, sizes in lengths.items():
-            self._right_by[name] += int(best_by(row, sizes) == gold)
+            self._right_by[name] += int(best_by(scores, sizes) == gold)
 
     def _add(self, example: MultipleChoiceExample, row: np.ndarray) -> None:
         lengths = {
@@ -155,7 +156,7 @@ class RankMetrics:
 
     def _compute_ranked(self, classes: int | None, task: str) -> dict[str, float]:
         gold, predicted = np.array(self._gold), np.array(self._predicted)
-        values = {"accuracy": 100 * float(np.mean(gold == predicted))}
+        values = {"accuracy": rank_measures.accuracy(gold == predicted)}
         if classes is None or classes == 1:
             return values
         others = np.flatnonzero(np.array(self._choices) != classes)
@@ -170,23 +171,8 @@ class RankMetrics:
         if classes == 2:
             pairs = np.array(self._pairs, np.float32).reshape(-1, 2)
             return values | _compute_binary(gold, predicted, pairs)
-        from sklearn import metrics
-
-        f1 = metrics.f1_score(
-            gold, predicted, labels=range(classes), average="macro", zero_division=0
-        )
-        return values | {f"mean_{classes}class_f1": 100 * f1}
-
-
-def best_by(row: np.ndarray, lengths: Sequence[int]) -> int:
-    """Returns the index of the choice with the largest quotient log-likelihood / length.
-
-    A length of 0 counts as 1.
-
-    >>> best_by(np.array([-2.0, -3.0], np.float32), [1, 3])
-    1
-    """
-    return int(np.argmax(np.asarray(row, np.float64) / np.maximum(lengths, 1)))
+        confusion = rank_measures.count_confusions(gold, predicted, classes)
+        return values | {f"mean_{classes}class_f1": rank_measures.macro_f1_all_classes(confusion)}
 
 
 def classes_of(metric: Metric) -> tuple[int | None] | None:

@@ -51,13 +51,13 @@ from t0.evaluation.ranked_examples import (
 )
 from t0.evaluation.records import TaskRecords, sort_records
 from t0.evaluation.results import (
-    WITH_EOS,
     CheckpointResults,
     Scored,
     ShardResults,
     batches_digest,
     is_begun_by_example,
 )
+from t0.measures.choice_lengths import WITH_EOS
 from t0.progress import ProgressLine
 
 # The maximum number of logits [B, C, T, V] of a batch. Each logit has 4 bytes.

@@ -71,9 +71,6 @@ from t0.training.recorder import EventFile
 
 SCHEMA = SHARD_SCHEMA = 1
 SHARD_KIND = "shard of a rank evaluation"
-# The description of the normalization of log-likelihoods, in the facts of a run.
-WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
-WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 # The maximum number of excluded examples that are listed, for each reason.
 _LISTED = 20
 # If another engine has decoded the texts in a folder, the folder also has this file, which maps

@@ -1,4 +1,4 @@
-"""Diagnoses predictions: confusion matrix, metrics per class, majority, ties, calibration.
+"""Diagnoses predictions for the page: confusion matrix, metrics per class, calibration.
 
     path = Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl")
     diagnosis = diagnose(read_scores(path))
@@ -10,21 +10,11 @@
 
     >>> calibrate(np.array([0.55, 0.95]), np.array([True, True]))["bins"]
     ((0.55, 100.0, 1), (0.95, 100.0, 1))
-    >>> rows = measure_classes(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]), ("yes", "no"))
-    >>> rows[1]["recall"], round(rows[1]["f1"], 6), round(average_classes(rows)["macro_f1"], 2)
-    (100.0, 80.0, 73.33)
+    >>> rows = measure_classes(np.array([[1, 1], [0, 2]]), ("yes", "no"))
+    >>> rows[1]["recall"], round(rows[1]["f1"], 6)
+    (100.0, 80.0)
 
-| mean over classes | values | classes |
-|---|---|---|
-| `macro_f1` | F1 | the classes that have examples |
-| `macro_f1_all_classes` | F1, or 0 if F1 is undefined | all answer choices |
-| `balanced_accuracy` | recall | the classes that have examples |
-
-The precision of a class is undefined if the class is never predicted, and its recall if it has no
-examples.
-
-The majority baseline always predicts the most frequent gold answer. If the choices differ between
-examples, an answer is the position of a choice instead of its text.
+The values of `t0.measures.rank_measures.MEASURES` are computed there.
 
 A reliability diagram combines all prompts of a dataset. For the interval of the calibration error,
 an example is drawn together with all its prompts and all examples of the same document.
@@ -39,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from t0.measures.calibration import calibration_bins, calibration_error
+from t0.measures.rank_measures import class_shares
 from t0.reports import statistics
 from t0.reports.evaluations import EvaluatedRun
 from t0.reports.example_scores import ExampleScores, keep_apart
@@ -50,8 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_ANSWERS = 15  # a confusion matrix with more answers is not readable
-# The means over classes, see `average_classes`.
-CLASS_MEANS = ("macro_f1", "macro_f1_all_classes", "balanced_accuracy")
 _LARGEST_POINT = 11.0
 _SHOWN_ERRORS = 4
 
@@ -72,14 +62,14 @@ def calibrate(
       predictions); `error`: the calibration error in percent; `low`, `high`: the ends of the
       error's interval.
     """
-    bin_numbers = statistics.calibration_bins(confidence)
+    bin_numbers = calibration_bins(confidence)
     bins = []
     for number in np.unique(bin_numbers).tolist():
         in_bin = bin_numbers == number
         mean, accuracy = float(confidence[in_bin].mean()), 100 * float(correct[in_bin].mean())
         bins.append((round(mean, 4), round(accuracy, 4), int(in_bin.sum())))
     interval = statistics.calibration_interval(confidence, correct, clusters=clusters)
-    error = statistics.calibration_error(confidence, correct)
+    error = calibration_error(confidence, correct)
     return {
         "bins": tuple(bins),
         "error": 100 * error,
@@ -109,73 +99,44 @@ def diagnose(scores: ExampleScores | None) -> dict[str, Any] | None:
     """
     if scores is None or not len(scores):
         return None
-    from sklearn.metrics import confusion_matrix
-
-    count = int(scores.choices.max())
-    answers = scores.labels or tuple(f"choice {number + 1}" for number in range(count))
-    gold = np.bincount(scores.gold, minlength=count)
-    predicted = np.bincount(scores.prediction, minlength=count)
-    decided = scores.correct[~scores.tied]
-    shares = predicted[predicted > 0] / len(scores)
-    matrix = confusion_matrix(scores.gold, scores.prediction, labels=range(count)).tolist()
+    values = scores.measures
     calibration = calibrate(scores.confidence, scores.correct)
     return {
-        "answers": list(answers),
+        "answers": list(scores.answers),
         "same_choices": scores.labels is not None,
-        "confusion": matrix if count <= MOST_ANSWERS else None,
-        "majority": 100.0 * int(gold.max()) / len(scores),
-        "most_predicted": 100.0 * int(predicted.max()) / len(scores),
-        "most_predicted_answer": answers[int(predicted.argmax())],
+        "confusion": scores.confusion.tolist() if len(scores.answers) <= MOST_ANSWERS else None,
+        "majority": values["majority_percent"],
+        "most_predicted": values["most_predicted_percent"],
+        "most_predicted_answer": values["most_predicted_answer"],
         "calibration": calibration["bins"],
         "calibration_error": calibration["error"],
         "calibration_interval": [calibration["low"], calibration["high"]],
-        "accuracy_without_ties": 100 * float(decided.mean()) if len(decided) else None,
-        "entropy_bits": abs(float((shares * np.log2(shares)).sum())),
-        "classes": scores.labels and measure_classes(scores.gold, scores.prediction, scores.labels),
+        "accuracy_without_ties": values["accuracy_without_ties_percent"],
+        "entropy_bits": values["prediction_entropy_bits"],
+        "classes": scores.labels and measure_classes(scores.confusion, scores.labels),
     }
 
 
-def measure_classes(
-    gold: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]
-) -> list[dict[str, Any]]:
+def measure_classes(confusion: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
     """Computes the metrics of each class.
 
     Args:
-      gold: int [E], the class of each example. E is at least 1.
-      predicted: int [E], the predicted class of each example.
-      classes: the texts of the classes.
+      confusion: int [C, C], the number of examples by gold class and prediction.
+      classes: the texts of the C classes.
 
     Returns:
       a row for each class: its text as `class`; `precision`, `recall` and `f1` in percent (None if
       undefined); its number of examples as `support`, and of predictions as `predicted`.
     """
-    from sklearn.metrics import precision_recall_fscore_support
-
-    *shares, support = precision_recall_fscore_support(
-        gold, predicted, labels=range(len(classes)), zero_division=np.nan
-    )
-    predictions = np.bincount(predicted, minlength=len(classes))
-    names = ("precision", "recall", "f1")
+    shares = zip(*(100 * share for share in class_shares(confusion)), strict=True)
+    counts = zip(confusion.sum(axis=1).tolist(), confusion.sum(axis=0).tolist(), strict=True)
     rows = []
-    for number, text in enumerate(classes):
-        values = [100 * float(share[number]) for share in shares]
+    for text, values, (support, predicted) in zip(classes, shares, counts, strict=True):
         row = {"class": text}
-        row |= {name: None if np.isnan(v) else v for name, v in zip(names, values, strict=True)}
-        rows.append(row | {"support": int(support[number]), "predicted": int(predictions[number])})
+        for name, value in zip(("precision", "recall", "f1"), values, strict=True):
+            row[name] = None if np.isnan(value) else float(value)
+        rows.append(row | {"support": support, "predicted": predicted})
     return rows
-
-
-def average_classes(rows: Sequence[Mapping[str, Any]] | None) -> dict[str, float | None]:
-    """Returns the means over classes in percent: `CLASS_MEANS` -> value; None without classes."""
-    if not rows:
-        return dict.fromkeys(CLASS_MEANS)
-    present = [row for row in rows if row["support"]]
-    values = (
-        [row["f1"] for row in present],
-        [row["f1"] or 0.0 for row in rows],
-        [row["recall"] for row in present],
-    )
-    return {name: float(np.mean(v)) for name, v in zip(CLASS_MEANS, values, strict=True)}
 
 
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:

@@ -30,15 +30,16 @@ has an accuracy under a normalization only if each of its prompts has such an ac
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from t0.errors import printable
+from t0.measures.rank_measures import CLASS_MEASURES, MEASURES, measure
 from t0.reports import accuracies
 from t0.reports.accuracies import bounds
 from t0.reports.clean_examples import Overlap, clean_rows
-from t0.reports.diagnosis import CLASS_MEANS, average_classes, diagnose
+from t0.reports.diagnosis import diagnose
 from t0.reports.evaluation_plots import axis_label
 from t0.reports.evaluations import (
     DecodedTask,
@@ -99,6 +100,7 @@ def evaluation_tables(
         _make_clean_table(runs, overlap),
         _make_normalization_table(runs),
         _make_class_mean_table(datasets),
+        _make_rank_metric_table(prompts),
         _make_metric_table(metric_rows(runs)),
         _make_prompt_table(prompts),
         _make_class_table(prompts),
@@ -132,11 +134,7 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
     scores = task.scores or None
     accuracy = _mean_accuracy([scores])
     diagnosis = diagnose(scores)
-    values: Mapping[str, Any] = diagnosis or {}
-    right_by = scores.right_by if scores else {}
-    accuracy_by = {name: 100 * float(right.mean()) for name, right in right_by.items()}
-    calibration_low, calibration_high = values.get("calibration_interval", (None, None))
-    means = average_classes(values.get("classes"))
+    low, high = diagnosis["calibration_interval"] if diagnosis else (None, None)
     return {
         "dataset": task.dataset,
         "prompt": task.prompt,
@@ -144,18 +142,9 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
         "accuracy_percent": task.accuracy,
         **{f"{key}_percent": value for key, value in bounds(accuracy).items()},
         "chance_percent": task.chance,
-        "majority_percent": values.get("majority"),
-        "most_predicted_percent": values.get("most_predicted"),
-        "most_predicted_answer": values.get("most_predicted_answer"),
-        "accuracy_by_tokens_percent": accuracy_by.get("tokens"),
-        "accuracy_by_characters_percent": accuracy_by.get("characters"),
-        "decoded_exact_match_percent": accuracy_by.get("decoded"),
-        "accuracy_without_ties_percent": values.get("accuracy_without_ties"),
-        "prediction_entropy_bits": values.get("entropy_bits"),
-        **{f"{name}_percent": value for name, value in means.items()},
-        "calibration_error_percent": values.get("calibration_error"),
-        "calibration_low_percent": calibration_low,
-        "calibration_high_percent": calibration_high,
+        **(scores.measures if scores else measure(None)),
+        "calibration_low_percent": low,
+        "calibration_high_percent": high,
         "examples": task.examples,
         "ties": int(scores.tied.sum()) if scores else None,
         "truncated_inputs": task.truncated_inputs,
@@ -192,7 +181,7 @@ def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[
         values = known(f"{key}_percent")
         return sum(values) / len(values) if values else None
 
-    means = ("chance", "majority", "most_predicted", *CLASS_MEANS)
+    means = ("chance", *(m.name for m in MEASURES if m.averaged))
     totals = ("ties", "truncated_inputs", "truncated_targets")
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
     dataset = tasks[0].dataset
@@ -399,32 +388,18 @@ def _format_prompt_interval(row: Row) -> str:
 
 
 def _make_class_mean_table(datasets: Sequence[Row]) -> ReportTable:
-    keys = ("run", "label", MARK, "step", "dataset", "prompts", *CLASS_MEANS)
-    rows = [{key: row[key] for key in keys} for row in datasets if row["macro_f1"] is not None]
-    columns = (
-        _DATASET,
-        _RUN,
-        ReportColumn("macro_f1", "Macro F1", "macro F1"),
-        ReportColumn("macro_f1_all_classes", "Over all choices", "over all choices"),
-        ReportColumn("balanced_accuracy", "Balanced accuracy", "balanced accuracy"),
-    )
-    note = (
-        "Mean over the prompts whose choices are the same in all examples. Macro F1: the mean F1 "
-        "of the classes that have examples; next to it, the mean over all choices, in which a "
-        "class without examples and predictions counts as 0. Balanced accuracy: the mean recall "
-        "of the classes that have examples."
-    )
+    names = [m.name for m in CLASS_MEASURES]
+    keys = ("run", "label", MARK, "step", "dataset", "prompts", *names)
+    rows = [{key: row[key] for key in keys} for row in datasets if row[names[0]] is not None]
+    columns = (_DATASET, _RUN, *(ReportColumn(m.name, m.heading, m.short) for m in CLASS_MEASURES))
+    meanings = " ".join(filter(None, (m.meaning for m in CLASS_MEASURES)))
+    note = f"Mean over the prompts whose choices are the same in all examples. {meanings}"
     title = "Macro F1 and balanced accuracy (%)"
     return ReportTable("class_means", title, columns, rows, note)
 
 
 def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
-    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
-    rows = [
-        {key: row[key] for key in keys} | of_class
-        for row in prompts
-        for of_class in (row["predictions"] or {}).get("classes") or ()
-    ]
+    rows = _expand(prompts, lambda row: (row["predictions"] or {}).get("classes") or ())
     columns = [
         _DATASET,
         _RUN,
@@ -436,8 +411,6 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
         ReportColumn("support", "Examples", "examples"),
         ReportColumn("predicted", "Predicted", "predicted"),
     ]
-    if len(rows) > _MOST_TERMINAL_ROWS:  # only on the page and in files
-        columns = [dataclasses.replace(column, short="") for column in columns]
     note = (
         "Precision, recall and F1 (%) of each class of the prompts whose choices are the same in "
         "all examples. Examples: how often the class is right. A dash: the class is never "
@@ -446,12 +419,51 @@ def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
     return ReportTable(
         name="classes",
         title="Metrics per class (%)",
-        columns=columns,
+        columns=_hide_many(columns, rows),
         rows=rows,
         note=note,
         file="report_classes.csv",
         long=True,
     )
+
+
+def _make_rank_metric_table(prompts: Sequence[Row]) -> ReportTable:
+    """Returns the table of the metrics in results files, which can be a user's own."""
+    rows = _expand(prompts, _list_other_metrics)
+    columns = [
+        _DATASET,
+        _RUN,
+        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name),
+        ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
+        ReportColumn("value", "Value", "value", _format_two_digits, css="n strong"),
+    ]
+    return ReportTable(
+        name="rank_metrics",
+        title="Metrics of the ranked tasks",
+        columns=_hide_many(columns, rows),
+        rows=rows,
+        note="The other metrics of the tasks (`metric_fns`), as the evaluation computed them.",
+        file="report_rank_metrics.csv",
+        long=True,
+    )
+
+
+def _list_other_metrics(row: Row) -> list[Row]:
+    values = row["metrics"].items()
+    return [{"metric": name, "value": value} for name, value in values if name != "accuracy"]
+
+
+def _expand(prompts: Sequence[Row], details: Callable[[Row], Iterable[Row]]) -> list[Row]:
+    """Returns a row for each detail of each prompt, which also names the prompt."""
+    keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
+    return [{key: row[key] for key in keys} | detail for row in prompts for detail in details(row)]
+
+
+def _hide_many(columns: Sequence[ReportColumn], rows: Sequence[Row]) -> Sequence[ReportColumn]:
+    """Hides the columns in the terminal if there are many rows."""
+    if len(rows) <= _MOST_TERMINAL_ROWS:
+        return columns
+    return [dataclasses.replace(column, short="") for column in columns]
 
 
 # Metrics of mode `eval`.

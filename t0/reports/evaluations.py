@@ -39,15 +39,8 @@ from typing import Any
 
 from t0.errors import UserError, printable
 from t0.progress import ProgressLine
-from t0.reports import lm_eval_samples
-from t0.reports.example_scores import (
-    EXAMPLE,
-    ROW,
-    ExampleScores,
-    read_samples,
-    read_scores,
-    with_answers,
-)
+from t0.reports.example_scores import EXAMPLE, ROW, ExampleScores, read_scores, with_answers
+from t0.reports.lm_eval_samples import HarnessPrompt, read_harness
 from t0.reports.plots import Mark, run_letter
 from t0.reports.published import held_out_titles
 from t0.reports.result_files import (
@@ -79,6 +72,7 @@ class RankedTask:
     Attributes:
       chance: the accuracy of guessing. With per-example scores, it is 100 / number of choices,
         averaged over the examples. Without them, it is the value in the results file, or None.
+      metrics: metric -> value in the results file; None if it is undefined.
       excluded: reason -> number of examples that were left out for this reason.
       scores: the per-example scores; None if the file with the scores is missing.
     """
@@ -90,7 +84,7 @@ class RankedTask:
     examples: int
     accuracy: float
     chance: float | None
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, float | None]
     scores: ExampleScores | None
     excluded: Mapping[str, int] = dataclasses.field(default_factory=dict)
     truncated_inputs: int | None = None
@@ -368,11 +362,12 @@ def _make_ranked_task(
     name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
     """Returns the task; None if the accuracy is missing in both its record and its scores."""
-    metrics = read_values(record, "metrics", "a finite number", where)
+    metrics = field(record, "metrics", "an object", where)
     excluded = read_values(record, "excluded", "a count", where, default={})
     examples = field(record, "examples", "a count", where)
     percentage = "a percentage from 0 to 100"
-    accuracy = field(metrics, "accuracy", percentage, f"{where}: metrics", default=None)
+    for kind in ("a finite number", percentage):
+        accuracy = field(metrics, "accuracy", kind, f"{where}: metrics", default=None)
     chance = field(record, "chance", percentage, where, default=None)
     if scores:
         _check_agreement(scores, accuracy, examples, sum(excluded.values()), where)
@@ -389,11 +384,19 @@ def _make_ranked_task(
         examples=examples,
         accuracy=float(accuracy),
         chance=finite(chance),
-        metrics={metric: float(value) for metric, value in metrics.items()},
+        metrics=_check_metrics(metrics, where),
         excluded=excluded,
         scores=scores,
         **{key: field(record, key, "an integer", where, default=None) for key in cuts},
     )
+
+
+def _check_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float | None]:
+    """Returns metric -> value; None for an undefined value, which is NaN or null."""
+    for metric, value in metrics.items():
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+            raise UserError(f"{where}: '{metric}' must be a number, got {value!r:.80}.")
+    return {metric: finite(value) for metric, value in metrics.items()}
 
 
 def _default_group(dataset: str) -> str:
@@ -431,43 +434,25 @@ def _dataset_key(dataset: str, task: str) -> str:
 
 
 def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
-    tasks: dict[str, RankedTask] = {}
-    tasks_read: list[str] = []
-    skipped: dict[str, UserError] = {}
-    with_eos: set[bool] = set()
-    for name, file in lm_eval_samples.sample_files(content, path).items():
-        try:
-            prompts, count, eos = read_samples(file, name)
-        except lm_eval_samples.OtherTask as error:
-            skipped[name] = error
-            continue
-        lm_eval_samples.check_count(content, name, count, file)
-        tasks_read.append(name)
-        with_eos |= eos
-        # A prompt may have been evaluated twice: in the task of its dataset, and as its own task.
-        # Both give the same scores.
-        for (task, dataset, prompt), scores in prompts.items():
-            dataset = _dataset_key(dataset, task)
-            tasks[task] = RankedTask(
-                name=task,
-                dataset=dataset,
-                prompt=prompt,
-                group=_default_group(dataset),
-                examples=len(scores),
-                accuracy=scores.accuracy,
-                chance=scores.chance,
-                metrics={"accuracy": scores.accuracy},
-                scores=scores,
-            )
-    if not tasks and skipped:
-        raise next(iter(skipped.values()))
-    facts = lm_eval_samples.facts(content, path, tasks_read, with_eos)
-    notes = lm_eval_samples.cautions(content)
-    names = sorted(tasks)
-    return replace(
-        _make_run(path, facts, None, notes),
-        tasks=tuple(tasks[name] for name in names),
-        skipped=tuple(skipped),
+    results = read_harness(content, path)
+    tasks = [_make_harness_task(*task) for _, task in sorted(results.tasks.items())]
+    run = _make_run(path, results.facts, None, results.notes)
+    return replace(run, tasks=tuple(tasks), skipped=results.skipped)
+
+
+def _make_harness_task(prompt: HarnessPrompt, scores: ExampleScores) -> RankedTask:
+    task, dataset, name = prompt
+    dataset = _dataset_key(dataset, task)
+    return RankedTask(
+        name=task,
+        dataset=dataset,
+        prompt=name,
+        group=_default_group(dataset),
+        examples=len(scores),
+        accuracy=scores.accuracy,
+        chance=scores.chance,
+        metrics={"accuracy": scores.accuracy},
+        scores=scores,
     )
 
 
@@ -483,11 +468,7 @@ def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[Decoded
 
 def _make_decoded_task(name: str, record: Mapping[str, Any], where: str, path: Path) -> DecodedTask:
     raw_metrics = field(record, "metrics", "an object", where, default={})
-    for metric, value in raw_metrics.items():
-        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise UserError(f"{where}: '{metric}' must be a number, got {value!r:.80}.")
-    # NaN is an undefined value.
-    whole, groups = _split_by_group({name: finite(value) for name, value in raw_metrics.items()})
+    whole, groups = _split_by_group(_check_metrics(raw_metrics, where))
     cuts = ("truncated_inputs", "truncated_targets")
     return DecodedTask(
         name=name,

@@ -9,7 +9,7 @@ Each line is an example, in the order of the dataset:
 Optional fields are: `inputs`, the prompted text; `document`, a text or number that is equal in all
 rows of one document; and `tokens` and `characters`, the lengths of a choice.
 
-Samples of lm-evaluation-harness can also be read, see `lm_eval_samples`. One file of samples may
+`lm_eval_samples` converts samples of lm-evaluation-harness to such records. One file of samples may
 contain all prompts of a dataset.
 
 If answers were decoded for the same prompts, they are in `answers/<task>_<step>.jsonl`, with one
@@ -33,23 +33,23 @@ line.
 """
 
 import dataclasses
+import functools
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from t0.errors import UserError
-from t0.reports.lm_eval_samples import HarnessPrompt, exported_sample, is_sample
+from t0.measures import rank_measures
+from t0.measures.choice_lengths import LENGTHS, best_by
 from t0.reports.result_files import field, read_json_lines
 
 # Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
 # log-likelihood and the highest one is at most this.
 _ROUNDING_NATS = 1e-4
-# The lengths by which a choice's log-likelihood may be divided.
-LENGTHS = ("tokens", "characters")
 # The values of `numbered_by` in results files. Results without it are numbered by example.
 ROW, EXAMPLE = "row", "example"
 # Statistic of an example -> its type in `ExampleScores`.
@@ -86,7 +86,7 @@ class ExampleScores:
         correct. "tokens" and "characters" divide the log-likelihood of a choice by its number of
         tokens or characters. "decoded" compares the decoded answer with the gold choice. If the
         files do not have the required lengths or answers, the normalization is missing.
-      task: the task of these examples; None if the file has only one task.
+      lines: the function that yields the file and line, and the record, of each example of the task.
       numbered_by: the meaning of `idx`: `ROW` or `EXAMPLE`.
     """
 
@@ -102,7 +102,7 @@ class ExampleScores:
     texts: np.ndarray
     documents: np.ndarray | None = None
     right_by: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    task: str | None = None
+    lines: Callable[[Path], Iterator[tuple[str, Mapping[str, Any]]]] = read_json_lines
     numbered_by: str = EXAMPLE
 
     def __len__(self) -> int:
@@ -114,18 +114,29 @@ class ExampleScores:
         Raises:
           UserError: if the file cannot be read again.
         """
-        for where, record in read_json_lines(self.path):
-            if is_sample(record):
-                prompt, record, _ = exported_sample(record, where, self.path.stem)
-                if prompt[0] != self.task:
-                    continue
+        for _, record in self.lines(self.path):
             if _has_gold(record):
                 yield record
 
     @property
     def accuracy(self) -> float:
         """The share of correct predictions in percent."""
-        return 100.0 * float(self.correct.mean())
+        return rank_measures.accuracy(self.correct)
+
+    @functools.cached_property
+    def answers(self) -> tuple[str, ...]:
+        """The texts of the choices; "choice 1" and so on if they differ between examples."""
+        return self.labels or tuple(f"choice {n + 1}" for n in range(int(self.choices.max())))
+
+    @functools.cached_property
+    def confusion(self) -> np.ndarray:
+        """The number of examples by gold choice and prediction; see `count_confusions`."""
+        return rank_measures.count_confusions(self.gold, self.prediction, len(self.answers))
+
+    @functools.cached_property
+    def measures(self) -> dict[str, float | str | None]:
+        """Column -> value for all `MEASURES`."""
+        return rank_measures.measure(self)
 
     @property
     def chance(self) -> float:
@@ -143,45 +154,13 @@ def read_scores(path: Path) -> ExampleScores:
       UserError: if the file cannot be read, or a line is malformed; the message names file and
         line.
     """
-    columns = _ScoreColumns()
+    columns = ScoreColumns()
     for where, record in read_json_lines(path):
         columns.add(record, where)
     return columns.scores(path)
 
 
-def read_samples(
-    path: Path, task: str
-) -> tuple[dict[HarnessPrompt, ExampleScores], int, set[bool]]:
-    """Reads a samples file of lm-evaluation-harness; `lm_eval_samples` describes the format.
-
-    Args:
-      path: the file.
-      task: the name of the harness's task, for messages.
-
-    Returns:
-      (prompt -> its scores, in the order of the file; the number of samples; {True} if the choices
-      were scored with EOS, {False} if they were scored without it, and both values if samples
-      differ).
-
-    Raises:
-      OtherTask: if `t0 export-eval` did not write the task.
-      UserError: if the file cannot be read, or a line is malformed; the message names file and
-        line.
-    """
-    columns_by_prompt: dict[HarnessPrompt, _ScoreColumns] = {}
-    with_eos, lines = set(), 0
-    for where, sample in read_json_lines(path):
-        prompt, record, eos = exported_sample(sample, where, task)
-        columns = columns_by_prompt.get(prompt) or _ScoreColumns()
-        if columns.add(record, where):
-            columns_by_prompt[prompt] = columns
-        with_eos.add(eos)
-        lines += 1
-    prompts = {p: columns.scores(path, p[0]) for p, columns in columns_by_prompt.items()}
-    return prompts, lines, with_eos
-
-
-class _ScoreColumns:
+class ScoreColumns:
     """Collects the statistics of examples while they are read."""
 
     def __init__(self) -> None:
@@ -239,14 +218,14 @@ class _ScoreColumns:
                 likelihoods.count(best) > 1,
                 _compute_checksum(inputs_of(record), texts),
                 None if document is None else str(document),
-                _is_right_by(tokens, likelihoods, gold),
-                _is_right_by(characters, likelihoods, gold),
+                None if None in tokens else best_by(likelihoods, tokens) == gold,
+                best_by(likelihoods, characters) == gold,
             )
         )
         return True
 
-    def scores(self, path: Path, task: str | None = None) -> ExampleScores:
-        """Returns the statistics of all examples that were added, as arrays."""
+    def scores(self, path: Path, **fields: Any) -> ExampleScores:
+        """Returns the statistics of all examples that were added, as arrays, and other fields."""
         columns = [*zip(*self._rows, strict=True)] or [()] * (len(_TYPES) + 3)
         arrays = dict(zip(_TYPES, map(np.array, columns, _TYPES.values()), strict=True))
         documents, *right_by = columns[len(_TYPES) :]
@@ -260,28 +239,9 @@ class _ScoreColumns:
                 for name, right in zip(LENGTHS, right_by, strict=True)
                 if None not in right
             },
-            task=task,
+            **fields,
             numbered_by=ROW if self._numbered_by == {ROW} else EXAMPLE,
         )
-
-
-def _is_right_by(
-    lengths: Sequence[int | None], likelihoods: Sequence[float], gold: int
-) -> bool | None:
-    """Returns whether the choice with the highest quotient of log-likelihood and length is correct.
-
-    Args:
-      lengths: the length of each choice, in tokens or characters.
-      likelihoods: the log-likelihood of each choice, in nats.
-      gold: the index of the gold choice.
-
-    Returns:
-      whether that choice is correct; None if a length is unknown.
-    """
-    if None in lengths:
-        return None
-    shares = [value / max(1, length) for value, length in zip(likelihoods, lengths, strict=True)]
-    return shares.index(max(shares)) == gold
 
 
 def keep_apart(prompts: Sequence[ExampleScores]) -> list[ExampleScores]:

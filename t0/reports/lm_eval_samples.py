@@ -3,6 +3,9 @@
     results_2026-11-23T01-48-10.713242.json
     samples_super_glue_rte_score_eval_2026-11-23T01-48-10.713242.jsonl
 
+    path = Path("results_2026-11-23T01-48-10.713242.json")
+    results = read_harness(load_results(path), path)
+    prompt, scores = results.tasks["super_glue_rte_GPT_3_style_score_eval"]
     >>> cautions({"transformers_version": "4.57.6"})
     []
 
@@ -19,18 +22,18 @@ and the row. Samples without such a `doc` belong to a task that t0 did not expor
 assigned to a prompt.
 """
 
+import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from t0.errors import UserError
-from t0.reports.result_files import field, finite
+from t0.measures.choice_lengths import WITH_EOS, WITHOUT_EOS
+from t0.reports.example_scores import ExampleScores, ScoreColumns
+from t0.reports.result_files import field, finite, read_json_lines
 
-# Our own results files contain the same texts. So a run of the harness can be compared with our run
-# if both rank in the same way.
-WITH_EOS = "none: sum of log-probabilities over a choice's tokens and EOS"
-WITHOUT_EOS = "none: sum of log-probabilities over a choice's tokens"
 _ROW = ("idx", "dataset", "prompt", "task", "inputs", "choices", "gold")
 _EXPORT = "`t0 export-eval TASKS --to lm-eval --output DIR` and `lm_eval run --include_path DIR`"
 # Since version 5 of transformers, T5's classes declare that the output matrix is tied to the
@@ -47,7 +50,91 @@ class OtherTask(UserError):
 HarnessPrompt = tuple[str, str, str]
 
 
-def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
+@dataclass(frozen=True)
+class HarnessResults:
+    """The results of a run of the harness.
+
+    Attributes:
+      tasks: our name of a task -> its prompt and scores.
+      skipped: the names of the harness's tasks that `t0 export-eval` did not write.
+      facts: the settings, under the names in our own results files.
+      notes: warnings.
+    """
+
+    tasks: Mapping[str, tuple[HarnessPrompt, ExampleScores]]
+    skipped: tuple[str, ...]
+    facts: Mapping[str, Any]
+    notes: Sequence[str]
+
+
+def read_harness(content: Mapping[str, Any], path: Path) -> HarnessResults:
+    """Reads the samples of all tasks of a results file of the harness.
+
+    Args:
+      content: the results file's content.
+      path: the results file, next to which the files of samples are.
+
+    Raises:
+      UserError: if a file of samples cannot be read or is malformed, or `t0 export-eval` wrote no
+        task of the run.
+    """
+    tasks: dict[str, tuple[HarnessPrompt, ExampleScores]] = {}
+    tasks_read: list[str] = []
+    skipped: dict[str, UserError] = {}
+    with_eos: set[bool] = set()
+    for name, file in _sample_files(content, path).items():
+        try:
+            prompts, count, eos = _read_samples(file, name)
+        except OtherTask as error:
+            skipped[name] = error
+            continue
+        _check_count(content, name, count, file)
+        tasks_read.append(name)
+        with_eos |= eos
+        # A prompt may have been evaluated twice: in the task of its dataset, and as its own task.
+        # Both give the same scores.
+        tasks |= {prompt[0]: (prompt, scores) for prompt, scores in prompts.items()}
+    if not tasks and skipped:
+        raise next(iter(skipped.values()))
+    facts = _read_facts(content, path, tasks_read, with_eos)
+    return HarnessResults(tasks, tuple(skipped), facts, cautions(content))
+
+
+def _read_samples(
+    path: Path, task: str
+) -> tuple[dict[HarnessPrompt, ExampleScores], int, set[bool]]:
+    """Reads a samples file.
+
+    Returns:
+      (prompt -> its scores, in the order of the file; the number of samples; {True} if the choices
+      were scored with EOS, {False} if they were scored without it, and both values if samples
+      differ).
+    """
+    columns_by_prompt: dict[HarnessPrompt, ScoreColumns] = {}
+    with_eos, lines = set(), 0
+    for where, sample in read_json_lines(path):
+        prompt, record, eos = _exported_sample(sample, where, task)
+        columns = columns_by_prompt.get(prompt) or ScoreColumns()
+        if columns.add(record, where):
+            columns_by_prompt[prompt] = columns
+        with_eos.add(eos)
+        lines += 1
+    scores = {
+        prompt: columns.scores(path, lines=functools.partial(_read_records, task=prompt[0]))
+        for prompt, columns in columns_by_prompt.items()
+    }
+    return scores, lines, with_eos
+
+
+def _read_records(path: Path, task: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the file and line, and the record, of each sample of one of our tasks."""
+    for where, sample in read_json_lines(path):
+        prompt, record, _ = _exported_sample(sample, where, path.stem)
+        if prompt[0] == task:
+            yield where, record
+
+
+def _sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
     """Returns task -> its samples file, for the tasks of the harness that have such a file.
 
     Raises:
@@ -66,7 +153,7 @@ def sample_files(content: Mapping[str, Any], path: Path) -> dict[str, Path]:
     return existing
 
 
-def facts(
+def _read_facts(
     content: Mapping[str, Any], path: Path, tasks: Collection[str], with_eos: Collection[bool]
 ) -> dict[str, Any]:
     """Returns the settings of a run of the harness, under the names in our own results files.
@@ -117,12 +204,7 @@ def cautions(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def is_sample(record: Mapping[str, Any]) -> bool:
-    """Returns whether a line is a sample of the harness instead of a line of our own scores."""
-    return "doc" in record and "doc_id" in record
-
-
-def exported_sample(
+def _exported_sample(
     record: Mapping[str, Any], where: str, task: str
 ) -> tuple[HarnessPrompt, dict[str, Any], bool]:
     """Converts a sample of the harness to the format of our scores.
@@ -175,7 +257,7 @@ def _read_likelihoods(record: Mapping[str, Any], count: int, where: str) -> list
     return values
 
 
-def check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -> None:
+def _check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) -> None:
     """Checks that a samples file has as many samples as the harness evaluated.
 
     Raises:

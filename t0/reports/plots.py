@@ -77,7 +77,7 @@ _STYLE = {
 # Matches a reference to an id in SVG.
 _REFERENCE = re.compile(r"url\(#|^#")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-# Colour in a picture -> the page's CSS variable for it, see style.css.j2.
+# Colour in a picture -> the page's CSS variable for it, see style.css.
 _VARIABLES = {
     **{colour: f"var(--run-{number})" for number, colour in enumerate(RUN_COLOURS)},
     INK: "var(--ink)",

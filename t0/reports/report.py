@@ -358,7 +358,7 @@ def _render_page(
     from markupsafe import Markup
 
     templates = _environment()
-    script = templates.get_template("script.js.j2").render()
+    script, style = (_read_asset(name) for name in ("script.js", "style.css"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs, datasets = report.runs, {row["dataset"] for row in report.rows("datasets")}
     marks = [[run.mark.letter, run.mark.position % len(RUN_COLOURS)] for run in runs]
@@ -390,8 +390,15 @@ def _render_page(
         training_rows=training_table(report.curves),
         confidence=round(100 * CONFIDENCE),
         script=Markup(script),
+        style=Markup(style),
         script_digest=digest,
     )
+
+
+def _read_asset(name: str) -> str:
+    """Returns the text of a file next to this module, which is not a template."""
+    templates = _environment()
+    return templates.loader.get_source(templates, name)[0].removesuffix("\n")
 
 
 def _make_breakable(name: str, signs: str = "/_|") -> Any:

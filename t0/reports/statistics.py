@@ -1,4 +1,4 @@
-"""Computes intervals, tests and calibration errors of evaluations, with only numpy and scipy.
+"""Computes intervals and tests of evaluations, with only numpy and scipy.
 
     >>> right = np.random.default_rng(0).random((1, 10, 277)) < 0.6    # seeds, prompts, examples
     >>> interval = interval_of_share(crossed_mean(right, prompts=RANDOM))
@@ -10,9 +10,6 @@
     >>> test = mcnemar(np.array([True, True, False]), np.array([False, False, False]))
     >>> float(test.p_value), float(test.mid_p_value)
     (0.5, 0.25)
-    >>> confidence, correct = np.array([0.9, 0.6, 0.8, 0.7]), np.array([True, False, True, True])
-    >>> round(calibration_error(confidence, correct), 3)
-    0.3
 
 `benchmarks/interval_coverage.py` measures the coverage of each interval and the rejection rate of
 each test. `docs/statistics.md` reports the measurements.
@@ -74,14 +71,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from t0.measures.calibration import BINS, calibration_bins, calibration_error
+
 CONFIDENCE = 0.95
 POWER = 0.8
 FIXED, RANDOM = "fixed", "random"
-# For the calibration error: the number of draws for its interval, the seed of the draws, and the
-# number of bins of equal width.
+# For the interval of the calibration error: the number of draws, and their seed.
 RESAMPLES = 1000
 SEED = 0
-BINS = 10
 _SEEDS, _PROMPTS, _EXAMPLES = -3, -2, -1
 # A variance of shares below this is only a rounding error. If just one value in 10,000,000 differs
 # from the others, the variance is 1e-14.
@@ -494,24 +491,6 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float | None:
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
     return float(np.corrcoef(first, second)[0, 1])
-
-
-def calibration_bins(confidence: np.ndarray, *, bins: int = BINS) -> np.ndarray:
-    """Returns the bin index of each confidence [E]; a confidence of 1 is in the last bin."""
-    return np.minimum((confidence * bins).astype(int), bins - 1)
-
-
-def calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Returns the calibration error: the distance of confidence and accuracy, averaged over bins.
-
-    Bins are weighted by their number of examples. The error is between 0 and 1.
-
-    Args:
-      confidence: [E], from 0 to 1.
-      right: bool [E], whether the prediction is right.
-    """
-    sums = np.bincount(calibration_bins(confidence), confidence - right, minlength=BINS)
-    return float(np.abs(sums).sum() / len(confidence))
 
 
 def calibration_interval(

@@ -33,9 +33,10 @@ from t0.evaluation.records import (
     sample_facts,
     text_of,
 )
-from t0.evaluation.results import SETTINGS, WITHOUT_EOS
+from t0.evaluation.results import SETTINGS
 from t0.feeding import data_spec
 from t0.feeding.token_files import record_batches, texts_of
+from t0.measures.choice_lengths import WITHOUT_EOS
 from t0.run import models
 from t0.run.whole_evaluation import WholeEvaluation
 

@@ -2,15 +2,17 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
-from sklearn import metrics as sklearn_metrics
 
 from t0.absent_classes import warn_of_absent_classes
 from t0.cli import main as t0_main
+from t0.evaluation.rank_metrics import RankClassification, RankMetrics
+from t0.evaluation.ranked_examples import AnswerChoice, MultipleChoiceExample
+from t0.measures.rank_measures import CLASS_MEASURES
 from t0.reports import read_report
-from t0.reports.diagnosis import CLASS_MEANS, average_classes, measure_classes
 from tests.reports.made_up_evaluations import example_line
 
 KINDS = ["billing", "technical", "other"]
@@ -38,20 +40,6 @@ def tickets(evaluation):
     return made.write()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_class_metrics_agree_with_sklearn(seed):
-    rng = np.random.default_rng(seed)
-    gold, predicted = rng.integers(0, 3, 40), rng.integers(0, 4, 40)
-    ours = average_classes(measure_classes(gold, predicted, ("a", "b", "c", "d")))
-    occurring = np.unique(gold)
-    expected = sklearn_metrics.f1_score(gold, predicted, labels=occurring, average="macro")
-    assert ours["macro_f1"] == pytest.approx(100 * expected)
-    expected = sklearn_metrics.f1_score(gold, predicted, labels=range(4), average="macro")
-    assert ours["macro_f1_all_classes"] == pytest.approx(100 * expected)
-    expected = sklearn_metrics.recall_score(gold, predicted, labels=occurring, average="macro")
-    assert ours["balanced_accuracy"] == pytest.approx(100 * expected)
-
-
 def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, rough_pictures):
     assert t0_main.main(["report", str(tickets), "--output", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out.splitlines()
@@ -70,7 +58,7 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     assert shown[start + 4].split() == ["tickets", "say", "other", "0.0", "–", "0.0", "0", "1"]
     # F1: 6/7, 2/3; over all choices also 0.
     start = shown.index("Macro F1 and balanced accuracy (%)")
-    assert shown[start + 2].split() == ["tickets", "76.2", "50.8", "75.0"]
+    assert shown[start + 2].split() == ["tickets", "76.2", "50.8", "75.0", "55.2"]
     assert not any("ragged" in line for line in shown[start:])
 
     with (tmp_path / "out" / "report_classes.csv").open() as file:
@@ -94,10 +82,49 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     }
     prompts = {row["prompt"]: row for row in content["prompts"]}
     assert prompts["say"]["balanced_accuracy_percent"] == 75.0
-    assert [prompts["a"][f"{name}_percent"] for name in CLASS_MEANS] == [None] * 3
+    assert [prompts["a"][measure.column] for measure in CLASS_MEASURES] == [None] * 4
     page = (tmp_path / "out" / "report.html").read_text()
     assert '<section id="classes">' in page
     assert '<section id="class_means">' in page
+
+
+def test_metrics_of_a_user_in_terminal_csv_json_and_page(
+    evaluation, tmp_path, capsys, rough_pictures
+):
+    def brier(targets, scores):
+        return {"brier": 0.25, "choices": len(targets), "undefined": math.nan}
+
+    lines = lines_of(PAIRS)
+    computed = RankMetrics([RankClassification(None), brier])
+    for line in lines:
+        choices = tuple(
+            AnswerChoice(
+                text, tokens=np.array([n, 1]), is_correct=n == line["gold"], inputs=np.ones(1)
+            )
+            for n, text in enumerate(KINDS)
+        )
+        scores = np.array([choice["log_likelihood"] for choice in line["choices"]], np.float32)
+        list(computed.accumulate([(MultipleChoiceExample(line["idx"], choices), scores)]))
+    made = evaluation().add("tickets_say", "tickets", "say", lines, metrics=computed.compute("t"))
+    out = tmp_path / "out"
+    assert t0_main.main(["report", str(made.write()), "--output", str(out)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    start = shown.index("Metrics of the ranked tasks")
+    assert [line.split() for line in shown[start + 2 : start + 5]] == [
+        ["tickets", "say", "brier", "0.25"],
+        ["tickets", "say", "choices", "36.00"],
+        ["tickets", "say", "undefined", "–"],
+    ]
+    with (out / "report_rank_metrics.csv").open() as file:
+        assert [(r["metric"], r["value"]) for r in csv.DictReader(file)] == [
+            ("brier", "0.25"),
+            ("choices", "36.0"),
+            ("undefined", ""),
+        ]
+    rows = json.loads((out / "report.json").read_text())["rank_metrics"]
+    assert [row["metric"] for row in rows] == ["brier", "choices", "undefined"]
+    page = (out / "report.html").read_text()
+    assert '<section id="rank_metrics">' in page and '<a href="#rank_metrics">' in page
 
 
 def test_warning_of_many_absent_classes_names_the_first():

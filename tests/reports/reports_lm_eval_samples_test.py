@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t0.errors import UserError
-from t0.evaluation.results import WITH_EOS
+from t0.measures.choice_lengths import WITH_EOS
 from t0.reports import read_report, read_runs
 from t0.reports.comparison import compare
 from t0.reports.examples import collect_examples

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from t0.measures.calibration import calibration_error
 from t0.reports.statistics import (
     FIXED,
     RANDOM,
     bell_mccaffrey,
-    calibration_error,
     calibration_interval,
     crossed_difference,
     crossed_mean,

@@ -19,6 +19,7 @@ PACKAGES = (
     "absent_classes",
     "text_tables",
     "progress",
+    "measures",
     "compat",
     "child_processes",
     "files",
@@ -47,7 +48,9 @@ PACKAGES = (
 )
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
-    "reports": {"absent_classes", "errors", "files", "progress", "reports", "text_tables"},
+    "reports": {
+        *("absent_classes", "errors", "files", "measures", "progress", "reports", "text_tables")
+    },
     "torch": {
         *(
             "machine",
@@ -61,10 +64,19 @@ ONLY = {
             "mesh",
             "training",
         ),
-        *("evaluation", "inference", "torch"),
+        *("evaluation", "inference", "measures", "torch"),
     },
 }
-WITHOUT_TENSORFLOW = ("prompts", "sources", "catalogue", "overlap", "reports", "lm_eval", "torch")
+WITHOUT_TENSORFLOW = (
+    "measures",
+    "prompts",
+    "sources",
+    "catalogue",
+    "overlap",
+    "reports",
+    "lm_eval",
+    "torch",
+)
 HEAVY = ("tensorflow", "tensorflow_datasets", "t5", "seqio", "mesh_tensorflow", "gin")
 # Settings that other packages keep for their users, and how a file sets them.
 SETTINGS = tuple(
