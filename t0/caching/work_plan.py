@@ -37,6 +37,7 @@ from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exem
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices
@@ -241,9 +242,7 @@ def _add_prompts(
         eos = (features["inputs"].add_eos, features["targets"].add_eos)
         key = {
             **stem,
-            "template": [
-                *(template.name, template.jinja, template.answer_choices, template.truncate)
-            ],
+            "template": [template.name, *text_fields(template).values()],
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
             **_unlabelled_key(source, options),

@@ -15,7 +15,13 @@ from t0.prompts.missing_values import is_missing
 from t0.prompts.render import NO_LABEL, CompiledTemplate, Example
 from t0.prompts.row_report import RowReport
 from t0.prompts.separators import PreparedRow, prepared, remove_hyphens
-from t0.prompts.templates import Template, TemplateFile, read_template_file, template_file_path
+from t0.prompts.templates import (
+    Template,
+    TemplateFile,
+    read_template_file,
+    template_file_path,
+    text_fields,
+)
 
 __all__ = [
     "LONGEST_PRINTED",
@@ -31,5 +37,6 @@ __all__ = [
     "read_template_file",
     "remove_hyphens",
     "template_file_path",
+    "text_fields",
     "whole_number",
 ]
