@@ -41,11 +41,11 @@ from t0.errors import UserError
 from t0.files import OutputError, tf_examples, tfrecord
 from t0.prompts import (
     NO_LABEL,
-    CompiledTemplate,
     Example,
     PreparedRow,
     RowReport,
     Template,
+    compile_template,
     prepared,
 )
 from t0.prompts.row_report import EQUAL_TOKENS, UNKNOWN
@@ -147,7 +147,6 @@ class Renderer:
         self.tokenizer = Tokenizer(model, eos_id)
         # Whether targets end in EOS -> text -> the tokenized text.
         self._targets: dict[bool, dict[str, Encoded]] = {False: {}, True: {}}
-        self.compile = functools.cache(CompiledTemplate)
         # The rows of a split stay open until another split is opened.
         self.open_split = functools.lru_cache(1)(sources.open_split)
 
@@ -440,7 +439,7 @@ def _render(
     rows: Sequence[tuple[_Row, PreparedRow]],
     renderer: Renderer,
 ) -> None:
-    compiled = renderer.compile(prompt.template, prompt.seed_name)
+    compiled = compile_template(prompt.template, prompt.seed_name)
     for output in outputs:
         output.report.count_answers(compiled.fixed_choices)
     rendered = []

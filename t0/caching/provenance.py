@@ -46,6 +46,7 @@ from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths
+from t0.prompts import text_fields
 from t0.tasks import PromptedSource
 from t0.tasks.recipe_tasks import TextSource
 
@@ -56,18 +57,6 @@ _OURS = ("t0", "seqio_tasks", "__main__")
 # For the user's own prompts, the key that says how missing values are treated. The records of
 # earlier versions do not have it.
 _MISSING = "missing_values"
-# The fields of a template that have no influence on records.
-_NOT_PRINTED = (
-    "choices_in_prompt",
-    "columns",
-    "id",
-    "metrics",
-    "name",
-    "original_task",
-    "published",
-    "reference",
-    "where",
-)
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _LONGEST_PATH = 4096
 _FILES_AT_ONCE = 16
@@ -231,17 +220,11 @@ def _imported(modules: Sequence[str]) -> list[ModuleType]:
     return [sys.modules[name] for name in modules if name in sys.modules]
 
 
-def _prompt(source: seqio.DataSource) -> dict[str, Any]:
+def _prompt(source: seqio.DataSource) -> dict[str, str]:
     """Returns the template fields that change the rendered texts; {} if there is no template."""
     template = getattr(source, "template", None)
-    if not dataclasses.is_dataclass(template):
-        return {}
-    fields = {field.name: getattr(template, field.name) for field in dataclasses.fields(template)}
-    return {
-        name: value if isinstance(value, str) else repr(value)
-        for name, value in fields.items()
-        if name not in _NOT_PRINTED
-    }
+    fields = text_fields(template) if dataclasses.is_dataclass(template) else {}
+    return {name: x if isinstance(x, str) else repr(x) for name, x in fields.items()}
 
 
 def _local_files(source: seqio.DataSource, split: str) -> list[str]:

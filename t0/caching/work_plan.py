@@ -37,13 +37,13 @@ from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exem
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
-from t0.tasks.prompted_tasks import expand_choices
+from t0.tasks.prompted_tasks import expand_choices, is_prompted, is_prompted_source
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
-_TOKENISED = (seqio.preprocessors.tokenize, seqio.preprocessors.append_eos)
 
 # The dataset's name, its subset, and the dataset's own name for the split.
 Data = tuple[str, str | None, str]
@@ -98,7 +98,7 @@ class OpenedSplits:
           AbsentData: if the data cannot be found.
           UserError: if it cannot be read.
         """
-        if type(task.source) is not PromptedSource:
+        if not is_prompted_source(task.source):
             return rows_of_source(task, split)
         return self.rows(_data(task.source, split)).num_rows
 
@@ -118,20 +118,17 @@ def _data(source: PromptedSource, split: str) -> Data:
 
 def has_own_form(task: seqio.Task, options: RecordOptions) -> bool:
     """Returns whether `prompted_rows` makes the same records as the task's preprocessors."""
-    steps = tuple(task.preprocessors)
     features = task.output_features
     return (
-        type(task.source) is PromptedSource
+        is_prompted(task)
         and not options.enable_char_counts
-        and isinstance(steps[-1], seqio.CacheDatasetPlaceholder)
-        and steps[:-1] in (_TOKENISED, (expand_choices, *_TOKENISED))
         and set(features) == {"inputs", "targets"}
         and all(
             isinstance(feature.vocabulary, SharedVocabulary)
             and (feature.dtype.name, feature.rank) == ("int32", 1)
             for feature in features.values()
         )
-        and (expand_choices not in steps or bool(task.source.template.answer_choices))
+        and (expand_choices not in task.preprocessors or bool(task.source.template.answer_choices))
     )
 
 
@@ -241,9 +238,7 @@ def _add_prompts(
         eos = (features["inputs"].add_eos, features["targets"].add_eos)
         key = {
             **stem,
-            "template": [
-                *(template.name, template.jinja, template.answer_choices, template.truncate)
-            ],
+            "template": [template.name, *text_fields(template).values()],
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
             **_unlabelled_key(source, options),

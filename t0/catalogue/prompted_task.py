@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from t0.errors import UserError
-from t0.prompts import CompiledTemplate, Template
+from t0.prompts import CompiledTemplate, Template, compile_template
 from t0.sources import SplitRows, SplitSource, open_split
 
 # The suffix of the names of rank-evaluation tasks.
@@ -111,7 +111,7 @@ class PromptedTask:
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
         """The compiled template. It makes the same random draws as the registered task."""
-        return CompiledTemplate(self.template, seed_name=self.name)
+        return compile_template(self.template, self.name)
 
     def size(self, split: str) -> int:
         """Returns the number of raw rows of a split.

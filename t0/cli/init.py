@@ -86,8 +86,8 @@ def _find_splits(data: str) -> dict[str, Any]:
     if not splits.get("train"):
         raise UserError(
             f"{data}: expected a file of rows, whose extension is one of "
-            f"{', '.join(readers.FORMATS)} (text also as .gz), or a folder with a file for each "
-            f"split ({folders.FILE_PATTERN}), one of them train; it has: "
+            f"{readers.LISTED_SUFFIXES}, or a folder with a file for each split "
+            f"({folders.FILE_PATTERN}), one of them train; it has: "
             f"{', '.join(name for name, file in splits.items() if file) or 'no split'}"
         )
     validation = next((split for split in _VALIDATION if split in splits), None)
@@ -156,9 +156,10 @@ def _check_header(files: Mapping[str, Any], table: Any, label: str, *, is_set: b
       UserError: the name of the label column is one of its labels.
     """
     from t0.catalogue.columns import label_text
+    from t0.sources import readers
 
-    is_csv = any(file.kind in ("csv", "tsv") for file in files.values())
-    if not is_csv or label_text(label) not in table.columns[label].values:
+    has_header = any(readers.FORMATS[file.kind].columns == "header" for file in files.values())
+    if not has_header or label_text(label) not in table.columns[label].values:
         return []
     question = (
         f"is the first line of {table.where} a row? The column '{label}' also has the value "

@@ -336,7 +336,7 @@ def train_vocabulary(out: Path) -> None:
 
 def _prompted_text(data: Path) -> Iterator[str]:
     """Yields lines of prompted text: the training rows, rendered with the templates in turn."""
-    from t0.prompts import CompiledTemplate, read_template_file, template_file_path
+    from t0.prompts import compile_template, read_template_file, template_file_path
     from t0.sources import open_split, set_data_dirs
 
     set_data_dirs(data)
@@ -344,7 +344,7 @@ def _prompted_text(data: Path) -> Iterator[str]:
         templates = read_template_file(
             template_file_path(dataset, subset), published=True
         ).templates
-        prompts = itertools.cycle([CompiledTemplate(template) for template in templates])
+        prompts = itertools.cycle([*map(compile_template, templates)])
         rows = open_split(dataset, subset, "train").rows()
         for index, (row, prompt) in enumerate(zip(rows, prompts, strict=False)):
             example = prompt.example(row, index)

@@ -22,8 +22,7 @@ from t0.evaluation import records
 from t0.evaluation.ranked_examples import RankTaskFacts
 from t0.evaluation.settings import first_records
 from t0.feeding import data_spec
-from t0.tasks import PromptedSource
-from t0.tasks.prompted_tasks import expand_choices
+from t0.tasks.prompted_tasks import expand_choices, is_prompted
 
 # The number of records that are fetched from TensorFlow together. If they were fetched one at a
 # time, most of the time would be Python's overhead.
@@ -62,7 +61,7 @@ def read_records(data: Any, split: str, examples: int | None, by_row: bool) -> r
     if task and first_records() is None:
         if use_cached and data_spec.is_all_cached(task):
             return records.cached_records(name, data_spec.cache_files(task, split)[0], **options)
-        if not use_cached and is_prompted(task):
+        if not use_cached and has_choices(task):
             features = task.output_features
             return records.prompted_records(task.source, split, features, **options)
     find = data_spec.find_rows(task, split, use_cached=use_cached) if task and by_row else None
@@ -81,15 +80,9 @@ def _choices_of(data: Any) -> Iterator[records.ChoiceRecord]:
             raise original(error) from error
 
 
-def is_prompted(task: seqio.Task) -> bool:
-    """Returns whether `records.rendered_rows` can render a task's rows."""
-    *steps, last = task.preprocessors
-    tokenized = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
-    return (
-        type(task.source) is PromptedSource
-        and steps == [expand_choices, *tokenized]
-        and isinstance(last, seqio.CacheDatasetPlaceholder)
-    )
+def has_choices(task: seqio.Task) -> bool:
+    """Returns whether `records.rendered_rows` can render a task's rows with their choices."""
+    return expand_choices in task.preprocessors and is_prompted(task)
 
 
 def _seqio_records(data: Any) -> Iterator[dict[str, Any]]:

@@ -45,9 +45,8 @@ from t0.feeding.uncached import (
 )
 from t0.files import paths
 from t0.files.untrusted import parsed_json
-from t0.tasks import PromptedSource
 from t0.tasks.instruction_tasks import InstructionSettings
-from t0.tasks.prompted_tasks import expand_choices
+from t0.tasks.prompted_tasks import expand_choices, is_prompted_source
 from t0.tasks.recipe_tasks import RecordSource
 from t0.tasks.vocabulary import check_vocabularies
 
@@ -306,7 +305,7 @@ def find_rows(
     if use_cached and task.cache_dir:
         files, _ = cache_files(task, split)
         rows = cached_rows(files)
-        if rows is None and type(task.source) is PromptedSource:
+        if rows is None and is_prompted_source(task.source):
             _say_rows_are_unknown(posixpath.dirname(task.cache_dir))
         if rows and rows.source.choices:
             return lambda: rows
@@ -314,7 +313,7 @@ def find_rows(
         return rows_as_read(files) if keeps else None
     own_steps = [step for step in steps if not isinstance(step, seqio.CacheDatasetPlaceholder)]
     counts = own_steps[:1] == [expand_choices] or all(step in _KEEPING for step in own_steps)
-    if type(task.source) is not PromptedSource or not counts:
+    if not counts or not is_prompted_source(task.source):
         return None
     return functools.partial(rendered_rows, task.source, split)
 

@@ -26,7 +26,7 @@ from t0.inference import inputs, predictions, task_inputs
 from t0.inference.inputs import InputSource, LengthLimits
 from t0.inference.predictions import PredictionJob, shard_suffix
 from t0.mesh import devices
-from t0.sources.readers import FORMATS
+from t0.sources.readers import FORMATS, SUFFIXES
 
 # The settings class that gin configures. The PyTorch engine uses the original class, which does not
 # need gin.
@@ -82,7 +82,7 @@ def unread_settings() -> list[str]:
     ]
 
 
-_TABLES = tuple(extension for extension, kind in FORMATS.items() if kind != "jsonl")
+_TABLES = tuple(x for x, kind in SUFFIXES.items() if FORMATS[kind].columns != "values")
 
 
 def make_jobs(settings: InferenceSettings, arguments: Mapping[str, Any]) -> list[PredictionJob]:

@@ -37,7 +37,7 @@ from t0.prompts import Example, is_missing
 from t0.prompts.model_prompts import RecordedPrompt
 from t0.sources.column_kinds import make_converters
 from t0.sources.folders import files_of, split_file
-from t0.sources.readers import FORMATS, Reader, reader_for
+from t0.sources.readers import LISTED_SUFFIXES, Reader, reader_for
 
 # The number of rows in a window. The predictions of a window are saved together.
 WINDOW_ROWS = 128
@@ -72,8 +72,8 @@ def open_rows(path: str) -> RowFile:
     file = split_file(Path(path))
     if file is None:
         raise UserError(
-            f"{path} is not a file with rows. They are read from {', '.join(FORMATS)} (text also "
-            "as .gz), chosen by the extension"
+            f"{path} is not a file with rows. They are read from {LISTED_SUFFIXES}, chosen by the "
+            "extension"
         )
     reader = reader_for(file.kind, (file.path,))
     rows = RowFile(Path(path), reader, reader.columns(), reader.count())

@@ -33,7 +33,7 @@ from t0.errors import UserError, reading
 from t0.feeding.token_files import ids_of, record_batches, texts_of
 from t0.files import paths
 from t0.overlap.evaluation_rows import all_present, no_data, select_tasks
-from t0.prompts import CompiledTemplate, Template
+from t0.prompts import Template, compile_template
 
 ROWS_OF_A_JOB = 5000
 # A batch of texts ends when it has this many characters. Its arrays then take tens of MB.
@@ -317,9 +317,7 @@ def _decode_ids(
 
 def _render_rows(job: RowsJob) -> Iterator[tuple[str, int, int]]:
     dataset, subset, split = job.split_id
-    compiled = [
-        (number, CompiledTemplate(template, seed)) for number, template, seed in job.prompts
-    ]
+    compiled = [(number, compile_template(*prompt)) for number, *prompt in job.prompts]
     rows = sources.open_split(dataset, subset, split).rows(job.start, job.stop)
     for index, row in enumerate(rows, start=job.start):
         for number, template in compiled:

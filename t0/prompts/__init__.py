@@ -1,7 +1,7 @@
 """Renders a row with a prompt template to inputs, targets and answer choices (plain strings).
 
     path = template_file_path("super_glue", "rte")
-    prompt = CompiledTemplate(read_template_file(path).templates[0], seed_name="my_task")
+    prompt = compile_template(read_template_file(path).templates[0], seed_name="my_task")
     prompt.example({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0})
 
 `templates` finds and reads template files. `separators` prepares rows, and `render` renders
@@ -12,10 +12,16 @@ TensorFlow.
 
 from t0.prompts.environments import LONGEST_PRINTED, whole_number
 from t0.prompts.missing_values import is_missing
-from t0.prompts.render import NO_LABEL, CompiledTemplate, Example
+from t0.prompts.render import NO_LABEL, CompiledTemplate, Example, compile_template
 from t0.prompts.row_report import RowReport
 from t0.prompts.separators import PreparedRow, prepared, remove_hyphens
-from t0.prompts.templates import Template, TemplateFile, read_template_file, template_file_path
+from t0.prompts.templates import (
+    Template,
+    TemplateFile,
+    read_template_file,
+    template_file_path,
+    text_fields,
+)
 
 __all__ = [
     "LONGEST_PRINTED",
@@ -26,10 +32,12 @@ __all__ = [
     "RowReport",
     "Template",
     "TemplateFile",
+    "compile_template",
     "is_missing",
     "prepared",
     "read_template_file",
     "remove_hyphens",
     "template_file_path",
+    "text_fields",
     "whole_number",
 ]

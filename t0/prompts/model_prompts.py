@@ -19,7 +19,7 @@ from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
 from t0.files.untrusted import parsed_json
-from t0.prompts.render import CompiledTemplate
+from t0.prompts.render import CompiledTemplate, compile_template
 from t0.prompts.templates import Template
 
 FILE = "prompts.json"
@@ -52,7 +52,7 @@ class RecordedPrompt:
 
         Its limits of time and memory always apply, because anybody may have written the file.
         """
-        return CompiledTemplate(self.template, seed_name=self.task, metered=True)
+        return compile_template(self.template, self.task, metered=True)
 
     @property
     def is_ranked(self) -> bool:

@@ -1,6 +1,6 @@
 """Renders rows with templates as promptsource 0.1.0 does, but compiles each template only once.
 
-    prompt = CompiledTemplate(template, seed_name="super_glue_rte_can_we_infer")
+    prompt = compile_template(template, seed_name="super_glue_rte_can_we_infer")
     prompt.apply(row)      # ["Suppose It rains. Can we infer ...?", "Yes"], as promptsource's apply
     prompt.choices(row)    # ["Yes", "No"], as promptsource's get_answer_choices_list
     prompt.example(row)    # Example(inputs=..., targets="Yes", choices=["Yes", "No"]), T0's rule
@@ -39,7 +39,7 @@ import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -140,7 +140,7 @@ class Example:
 
 
 class CompiledTemplate:
-    """A template that renders any number of rows.
+    """A template that renders any number of rows. The product makes it with `compile_template`.
 
     The constructor is cheap. The template is compiled on first use (about a millisecond), or when
     `compile` is called. An instance is thread-safe and can be pickled. After unpickling, the
@@ -159,7 +159,7 @@ class CompiledTemplate:
         self._metered = metered or not template.published
 
     def __reduce__(self) -> tuple[Any, ...]:
-        metered = functools.partial(CompiledTemplate, metered=self._metered)
+        metered = functools.partial(compile_template, metered=self._metered)
         return metered, (self.template, self.seed_name)
 
     def compile(self) -> "CompiledTemplate":
@@ -541,6 +541,26 @@ class CompiledTemplate:
                 f"{self._label} failed on row {index}: {kind}{str(error).rstrip('.')}. "
                 f"The row's columns: {', '.join(map(str, row))}."
             ) from error
+
+
+def compile_template(
+    template: Template, seed_name: str = "", *, metered: bool = False
+) -> CompiledTemplate:
+    """Returns a template that renders rows. Equal arguments return the same object.
+
+    So Jinja compiles a template only once for the plain task and the task for rank evaluation. For
+    the arguments, see `CompiledTemplate`.
+    """
+    # Templates are equal if they differ only in these fields.
+    ignored = tuple(getattr(template, each.name) for each in fields(template) if not each.compare)
+    return _compile_once(template, seed_name, metered or not template.published, ignored)
+
+
+@functools.lru_cache(maxsize=4096)
+def _compile_once(
+    template: Template, seed_name: str, metered: bool, _ignored: tuple[Any, ...]
+) -> CompiledTemplate:
+    return CompiledTemplate(template, seed_name, metered=metered)
 
 
 def _split(text: str) -> list[str]:

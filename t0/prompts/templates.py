@@ -32,6 +32,7 @@ promptsource's template files but never imports promptsource, because promptsour
 pandas and pkg_resources and take a second to load.
 """
 
+import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
@@ -103,10 +104,15 @@ METRIC_NAMES = (
     *("Accuracy", "Sequence Accuracy", "Pearson Correlation", "Spearman Correlation", "Other"),
 )
 
+# Marks a field of `Template` that changes no text, so that caches do not depend on it.
+_NO_TEXT = {"changes_texts": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
     """A prompt, which says how to write a row as text.
+
+    A cache is only valid for the fields that are not marked with `_NO_TEXT`; see `text_fields`.
 
     Attributes:
       name: the name, which is unique among the dataset's templates.
@@ -130,18 +136,29 @@ class Template:
         compared.
     """
 
-    name: str
+    name: str = field(metadata=_NO_TEXT)
     jinja: str
     answer_choices: str | None
-    reference: str
-    original_task: bool
-    choices_in_prompt: bool
-    metrics: tuple[str, ...]
-    id: str
-    where: str = field(default="", compare=False)
-    published: bool = field(default=False, compare=False)
+    reference: str = field(metadata=_NO_TEXT)
+    original_task: bool = field(metadata=_NO_TEXT)
+    choices_in_prompt: bool = field(metadata=_NO_TEXT)
+    metrics: tuple[str, ...] = field(metadata=_NO_TEXT)
+    id: str = field(metadata=_NO_TEXT)
+    where: str = field(default="", compare=False, metadata=_NO_TEXT)
+    # It changes texts, but caches record it on their own: see `missing_values` in `t0.caching`.
+    published: bool = field(default=False, compare=False, metadata=_NO_TEXT)
     truncate: bool = True
-    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False, metadata=_NO_TEXT)
+
+
+def text_fields(template: Template) -> dict[str, Any]:
+    """Returns the fields of a template that change its texts, in the order of the class.
+
+    A cache and the parts of an unfinished cache are valid for one set of values. Every new field
+    counts, also that of a subclass, unless it is marked with `_NO_TEXT`.
+    """
+    fields = dataclasses.fields(template)
+    return {each.name: getattr(template, each.name) for each in fields if each.metadata != _NO_TEXT}
 
 
 @dataclass(frozen=True)

@@ -365,7 +365,7 @@ def _read_records(
     options = {"examples": evaluation.examples, "by_row": by_row}
     if evaluation.cache_dirs:
         read = cached_records(task.name, data_spec.cache_files(task, split)[0], **options)
-    elif task_records.is_prompted(task):
+    elif task_records.has_choices(task):
         rendered = rendered_rows(task.source, split, **options)
         rows = task.source.open(split).num_rows if by_row else None
         read = TaskRecords(_choices_in(rendered), rows)

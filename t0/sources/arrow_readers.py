@@ -47,6 +47,11 @@ class Parquet:
         with reading(self.path, *_FAULTS), self._open() as file:
             return tuple(file.schema_arrow.names)
 
+    def metadata(self) -> dict[bytes, bytes]:
+        """Returns the metadata of the schema, with the description that `datasets` writes."""
+        with reading(self.path, *_FAULTS), self._open() as file:
+            return file.schema_arrow.metadata or {}
+
     def count(self) -> int:
         """Returns the number of rows, as recorded in the file's metadata."""
         with reading(self.path, *_FAULTS), self._open() as file:
@@ -131,10 +136,17 @@ class Arrow:
 
     def columns(self) -> tuple[str, ...]:
         """Returns the names of the top-level columns; none for a saved dataset without shards."""
+        return tuple(self._schema().names)
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """Returns the metadata of the schema, as `Parquet.metadata` does."""
+        return self._schema().metadata or {}
+
+    def _schema(self) -> pa.Schema:
         for path in self.paths:
             with reading(path, *_FAULTS), _open_file(path) as source:
-                return tuple(_open_ipc(source).schema.names)
-        return ()
+                return _open_ipc(source).schema
+        return pa.schema([])
 
     def count(self) -> int:
         """Returns the number of rows, without reading their values."""
@@ -156,19 +168,6 @@ class Arrow:
                 with reading(path, *_FAULTS):
                     opened = _open_ipc(source)
                 yield from guarded(path, opened)
-
-
-def stored_metadata(kind: str, path: Path) -> dict[bytes, bytes]:
-    """Returns the metadata in the schema of a parquet or Arrow file, or of a saved dataset."""
-    paths = saved_shards(path) if kind == "saved" else (path,)
-    for shard in paths[:1]:
-        with reading(shard, *_FAULTS):
-            if kind == "parquet":
-                with Parquet(shard)._open() as file:
-                    return file.schema_arrow.metadata or {}
-            with _open_file(shard) as source:
-                return _open_ipc(source).schema.metadata or {}
-    return {}
 
 
 def saved_shards(folder: Path) -> tuple[Path, ...]:

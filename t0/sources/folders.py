@@ -8,9 +8,9 @@
 This module lists folders and opens no data. There are no data folders by default. In a data folder,
 the splits of a dataset are in `<dataset>/<subset or "default">/`. If a dataset has no subsets, they
 can also be in `<dataset>/`. A split is a file `<split>.<extension>` or a folder `<split>/` written
-by `Dataset.save_to_disk`. The extensions are jsonl, json, csv, tsv, parquet and arrow. The first
-four extensions may be followed by .gz. A folder written by `DatasetDict.save_to_disk` holds all
-splits. If a split is in several folders, the first folder is used.
+by `Dataset.save_to_disk`. The table `readers.FORMATS` has the extensions, and says which may be
+followed by .gz. A folder written by `DatasetDict.save_to_disk` holds all splits. If a split is in
+several folders, the first folder is used.
 """
 
 import os
@@ -24,7 +24,7 @@ from t0.files import checked_name
 from t0.files.any_path import any_path
 from t0.files.paths import is_remote
 from t0.files.untrusted import read_json
-from t0.sources.readers import FORMATS, TEXT_FORMATS
+from t0.sources.readers import FORMATS, SUFFIXES
 from t0.sources.schema import DEFAULT_SUBSET
 
 DATA_DIR_VARIABLE = "T0_DATA_DIR"
@@ -87,14 +87,20 @@ def _absolute(name: str) -> Path:
 
 # Files in which the `datasets` library describes the splits next to them.
 _DESCRIPTIONS = ("dataset_info.json", "dataset_infos.json")
-FILE_PATTERN = "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
+_PACKED = [suffix for suffix, kind in SUFFIXES.items() if FORMATS[kind].gzip]
+FILE_PATTERN = " or ".join(
+    [
+        f"<split>.{{{','.join(suffix[1:] for suffix in _PACKED)}}}[.gz]",
+        *(suffix for suffix in SUFFIXES if suffix not in _PACKED),
+    ]
+)
 
 
 class SplitFile(NamedTuple):
     """The location of a split.
 
     Attributes:
-      kind: a format of `readers.FORMATS`, or `saved` for a folder of `Dataset.save_to_disk`.
+      kind: the name of the format in `readers.FORMATS`.
       path: the path of the file or folder.
     """
 
@@ -184,7 +190,7 @@ def _split_of(path: Path) -> tuple[str, SplitFile | None]:
         return path.name, SplitFile("saved", path)
     packed = path.suffix.lower() == ".gz"
     plain = path.with_suffix("") if packed else path
-    kind = FORMATS.get(plain.suffix.lower())
-    if kind is None or (packed and kind not in TEXT_FORMATS) or not path.is_file():
+    kind = SUFFIXES.get(plain.suffix.lower())
+    if kind is None or (packed and not FORMATS[kind].gzip) or not path.is_file():
         return path.name, None
     return plain.stem, SplitFile(kind, path)

@@ -299,10 +299,8 @@ def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:
       UserError: the stored description of the columns cannot be read.
     """
     folder = file.path if file.kind == "saved" else file.path.parent
-    if file.kind in ("parquet", "arrow", "saved"):
-        from t0.sources.arrow_readers import stored_metadata  # imports pyarrow
-
-        content = stored_metadata(file.kind, file.path).get(b"huggingface")
+    if readers.FORMATS[file.kind].columns == "schema":
+        content = readers.reader_for(file.kind, (file.path,)).metadata().get(b"huggingface")
         if content:
             with reading(file.path, ValueError):
                 value = parsed_json(content)

@@ -19,6 +19,7 @@ Caching stores these counts with the cache.
 
 import dataclasses
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -28,7 +29,7 @@ from typing import Any
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
-from t0.prompts import CompiledTemplate, RowReport, Template
+from t0.prompts import CompiledTemplate, RowReport, Template, compile_template
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
 from t0.prompts.row_report import NOTED
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
@@ -85,7 +86,7 @@ class PromptedSource(OrderedSource):
     @cached_property
     def compiled(self) -> CompiledTemplate:
         """The compiled template. Jinja compiles it on first use, so that registration is fast."""
-        return CompiledTemplate(self.template, seed_name=self.seed_name)
+        return compile_template(self.template, self.seed_name)
 
     def num_input_examples(self, split: str) -> int:
         """Returns the number of raw rows of `split`.
@@ -164,6 +165,42 @@ def _print_once(note: str) -> None:
     print(note, file=sys.stderr)
 
 
+@functools.cache
+def _overridden(source_type: type[PromptedSource]) -> str:
+    """Returns the names of the methods of `PromptedSource` that a subclass overrides."""
+    find = inspect.getattr_static
+    names = [name for name in dir(PromptedSource) if not name.startswith("_")]
+    return ", ".join(n for n in names if find(source_type, n) is not find(PromptedSource, n))
+
+
+def is_prompted_source(source: seqio.DataSource) -> bool:
+    """Returns whether a source's records can be rendered without its methods and without SeqIO.
+
+    Caching and ranking render them from the source's template and dataset, which is faster. That is
+    correct for `PromptedSource` and for subclasses that override none of its methods. For other
+    subclasses, a note is printed.
+    """
+    if not isinstance(source, PromptedSource):
+        return False
+    if names := _overridden(type(source)):
+        _print_once(
+            f"note: {type(source).__name__} overrides {names} of PromptedSource, so its records "
+            "are made with SeqIO, which is slower"
+        )
+    return not names
+
+
+def is_prompted(task: seqio.Task) -> bool:
+    """Returns whether a task has a prompted source and the steps of `task_definitions`."""
+    *steps, last = task.preprocessors
+    *tokenizing, _ = tokenized()
+    return (
+        steps in (tokenizing, [expand_choices, *tokenizing])
+        and isinstance(last, seqio.CacheDatasetPlaceholder)
+        and is_prompted_source(task.source)
+    )
+
+
 def expand_choices(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Replaces each record {inputs, targets, answer_choices} with one record for each choice.
 
@@ -197,7 +234,7 @@ class _ClassIdPostprocessor:
 
     @functools.cached_property
     def _classes(self) -> list[str] | None:
-        return CompiledTemplate(self._template).fixed_choices
+        return compile_template(self._template).fixed_choices
 
     def __call__(self, output_or_target: str, example: Any = None, is_target: bool = False) -> Any:
         stripped = _strip(output_or_target)
@@ -219,7 +256,7 @@ class _RankMetric:
 
     def rank_classes(self) -> int | None:
         """Returns the number of answer choices if all rows have the same number, otherwise None."""
-        fixed = CompiledTemplate(self._template).fixed_choices
+        fixed = compile_template(self._template).fixed_choices
         return len(fixed) if fixed else None
 
     def __call__(self, targets: Sequence[Any], scores: Sequence[float]) -> dict[str, float]:

@@ -31,11 +31,14 @@ from t0.caching.verify import verify_cache
 from t0.caching.work_plan import OpenedSplits
 from t0.config.specification import TaskSpec
 from t0.errors import UserError
+from t0.evaluation import task_records
+from t0.feeding import data_spec
 from t0.feeding.batch_examples import find_origin
 from t0.feeding.random_access import CachedRecords
 from t0.files import tfrecord
 from t0.prompts import Template
 from t0.sources import documents
+from t0.tasks import PromptedSource
 from t0.testing import train_vocabulary, write_rows
 
 OPTIONS = RecordOptions(max_dropped_share=0.5)
@@ -225,6 +228,38 @@ def test_prompted_caching_engine_applies_to_unchanged_tasks(with_data, prompted)
     assert not work_plan.has_own_form(
         seqio.TaskRegistry.get("weather_plain"), RecordOptions(enable_char_counts=True)
     )
+
+
+def test_prompted_source_subclass_is_fast_unless_it_overrides_a_method(with_data, prompted, capsys):
+    """A subclass with its own records is read with SeqIO, and a note says so."""
+
+    class Described(PromptedSource):
+        def __init__(self, **settings):
+            super().__init__(**settings)
+            self.description = "mine"
+
+        def describe(self):
+            return self.description
+
+    class Louder(Described):
+        def numbered_records(self, split, indices=None):
+            for number, record in super().numbered_records(split, indices):
+                yield number, record | {"inputs": record["inputs"].upper()}
+
+    task = seqio.TaskRegistry.get("weather_plain_score_eval")
+    names = "dataset", "subset", "template", "split_mapping", "seed_name", "hide_labels"
+    settings = {name: getattr(task.source, name) for name in names}
+
+    def with_source(source_type):
+        return task.replace(source=source_type(num_rows={"train": 1}.get, **settings))
+
+    quick, louder = with_source(Described), with_source(Louder)
+    for each, expected in ((task, True), (quick, True), (louder, False)):
+        assert work_plan.has_own_form(each, RecordOptions()) is expected
+        assert task_records.has_choices(each) is expected
+        assert bool(data_spec.find_rows(each, "train", use_cached=False)) is expected
+    note = "note: Louder overrides numbered_records of PromptedSource, so its records are made"
+    assert capsys.readouterr().err.count(note) == 1
 
 
 @pytest.mark.slow

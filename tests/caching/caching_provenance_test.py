@@ -15,13 +15,22 @@ import seqio
 import tensorflow as tf
 
 from t0 import testing
-from t0.caching import CacheSelection, RecordOptions, Setup, cache, cache_files, provenance
+from t0.caching import (
+    CacheSelection,
+    RecordOptions,
+    Setup,
+    cache,
+    cache_files,
+    provenance,
+    work_plan,
+)
+from t0.caching.cache_plan import TaskSplit
 from t0.catalogue import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, model_digest
 from t0.cli.main import main
 from t0.errors import UserError
 from t0.feeding import data_spec
-from t0.prompts import Template
+from t0.prompts import Template, text_fields
 from t0.tasks import task_definitions
 
 PROMPT = Template("ask", "{{tea}}? ||| {{taste}}", "mild ||| bitter", "", True, False, (), "1")
@@ -185,6 +194,47 @@ def test_stale_cache_is_reported_with_what_changed(shop, kind, capsys):
     assert "--allow_stale_cache" in str(refused.value) and "\n" not in str(refused.value)
     (note,) = data_spec.require_current([name], settings=settings, allow_stale=True)
     assert why in note
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ToneTemplate(Template):
+    """A template with a field that a later version might add."""
+
+    tone: str = "kind"
+
+
+def part_key(task):
+    """The key of the parts of a prompted task's training split."""
+    split = TaskSplit(task.name, "train", "unused")
+    work = work_plan.plan_work([split], RecordOptions(), "parts", work_plan.OpenedSplits(), Setup())
+    return json.loads(work.specs[split].key)
+
+
+def test_cache_and_parts_depend_on_a_new_field_of_a_template(shop):
+    fields = dataclasses.astuple(PROMPT)
+    before = part_key(seqio.TaskRegistry.get("teas_ask"))
+    shop.register(ToneTemplate(*fields))
+    task = seqio.TaskRegistry.get("teas_ask")
+    key, recorded = part_key(task), provenance.provenance(task, ["train"], [])
+    shop.register(ToneTemplate(*fields, tone="stern"))
+    task = seqio.TaskRegistry.get("teas_ask")
+    assert len({json.dumps(each) for each in (before, key, part_key(task))}) == 3
+    assert provenance.changes(recorded, task) == ["the prompt's tone"]
+    # An earlier version's cache without the field stays valid.
+    assert shop.changes()["teas_ask"] == []
+
+
+def test_cache_and_parts_of_earlier_versions_stay_valid(shop):
+    task = seqio.TaskRegistry.get("teas_ask")
+    texts = ["{{tea}}? ||| {{taste}}", "mild ||| bitter", True]
+    assert part_key(task)["template"] == ["ask", *texts]
+    recorded = provenance.provenance(task, ["train"], [])["prompt"]
+    assert recorded == dict(
+        zip(("jinja", "answer_choices", "truncate"), [*texts[:2], "True"], strict=True)
+    )
+    label = {"name": "tell", "reference": "a", "id": "2", "where": "b", "metrics": ("BLEU",)}
+    other = dataclasses.replace(PROMPT, **label, columns=(("tea", "leaf"),), original_task=False)
+    assert text_fields(other) == text_fields(PROMPT)
 
 
 def test_stale_cache_only_is_rebuilt_with_the_reason(shop):

@@ -9,7 +9,15 @@ import pytest
 from jinja2.sandbox import SandboxedEnvironment
 
 from t0.errors import UserError
-from t0.prompts import NO_LABEL, CompiledTemplate, Example, Template, prepared, read_template_file
+from t0.prompts import (
+    NO_LABEL,
+    CompiledTemplate,
+    Example,
+    Template,
+    compile_template,
+    prepared,
+    read_template_file,
+)
 
 WEATHER = Path(__file__).parent / "fixtures" / "weather" / "templates.yaml"
 TEMPLATES = {template.name: template for template in read_template_file(WEATHER).templates}
@@ -580,3 +588,23 @@ def test_label_minus_one_in_own_data(subscript, wanted):
                         prompt.example(one, 3)
                 else:
                     assert prompt.example(one, 3).targets == wanted
+
+
+def test_template_is_compiled_once_for_equal_arguments():
+    own = template("{{place}} ||| {{x}}")
+    prompt = compile_template(own, "seed")
+    assert compile_template(dataclasses.replace(own), "seed") is prompt
+    assert pickle.loads(pickle.dumps(prompt)) is prompt
+    # Templates that only differ in these fields are equal, but do not print the same.
+    published = dataclasses.replace(own, published=True)
+    assert published == own
+    row = {"place": "Bergen", "x": None}
+    assert prompt.example(row).targets == NO_LABEL
+    assert compile_template(published, "seed").example(row).targets == "None"
+    others = [
+        compile_template(own),
+        compile_template(dataclasses.replace(own, where="other.yaml:1"), "seed"),
+        compile_template(published, "seed", metered=True),
+        compile_template(published, "seed"),
+    ]
+    assert len({id(each) for each in (prompt, *others)}) == 5

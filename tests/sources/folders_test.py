@@ -6,7 +6,9 @@ import datasets
 import pytest
 
 from t0.errors import UserError
+from t0.sources import readers
 from t0.sources.folders import (
+    FILE_PATTERN,
     SplitFile,
     data_dirs,
     folder_splits,
@@ -175,3 +177,23 @@ def test_folder_splits_invalid_split_name_is_refused(tmp_path):
     touch(tmp_path, "train.jsonl", "train (copy).jsonl")
     with pytest.raises(UserError, match=r"'train \(copy\)' cannot be the name of a split"):
         folder_splits(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*readers.SUFFIXES, ".JSONL", ".csv.GZ", ".tsv.gz", ".json.gz"])
+def test_data_folder_reads_each_suffix_of_the_table(tmp_path, name):
+    path = tmp_path / f"train{name}"
+    path.touch()
+    kind = readers.SUFFIXES[name.lower().removesuffix(".gz")]
+    assert folder_splits(tmp_path) == {"train": SplitFile(kind, path)}
+
+
+@pytest.mark.parametrize("name", ["train.xlsx", "train.parquet.gz", "train.gz", "train", "saved"])
+def test_data_folder_ignores_other_suffixes(tmp_path, name):
+    (tmp_path / name).touch()
+    assert folder_splits(tmp_path) == {}
+
+
+def test_messages_list_the_formats_of_the_table():
+    assert FILE_PATTERN == "<split>.{jsonl,json,csv,tsv}[.gz] or .parquet or .arrow"
+    suffixes = ".jsonl, .json, .csv, .tsv, .parquet, .arrow"
+    assert f"{suffixes} (text also as .gz)" == readers.LISTED_SUFFIXES
