@@ -366,19 +366,32 @@ def test_layering_gin_folder_has_only_gin_files():
 
 
 WITHOUT_TENSORFLOW = (
-    *("t0", "t0.errors", "t0.files", "t0.prompts", "t0.sources", "t0.catalogue"),
-    *("t0.checkpoints", "t0.overlap", "t0.reports"),
+    *(f"t0.{package}" for package in NEVER_TENSORFLOW if package != "torch"),
+    *("t0", "t0.errors", "t0.files", "t0.checkpoints", "t0.reports"),
+    *("t0.evaluation.merging", "t0.inference.row_predictions"),
     *("t0.cli.main", "t0.cli.doctor", "t0.cli.convert"),
 )
 
-# What an engine without TensorFlow shares with training by Mesh TensorFlow.
-SHARED_WITH_OTHER_ENGINES = (
-    *("t0.config.specification", "t0.feeding.training_data", "t0.progress"),
-    *("t0.checkpoints.checkpoint_files", "t0.checkpoints.conversion"),
-    *("t0.checkpoints.hugging_face", "t0.checkpoints.mtf", "t0.checkpoints.torch_shards"),
-    *("t0.training.model_directory", "t0.training.recorder", "t0.training.resume_file"),
-    "t0.training.loop",
-    *("t0.evaluation.merging", "t0.evaluation.ranking", "t0.evaluation.records"),
+
+def module_of(name):
+    """The module of a dotted name: t0.training.loop.Stepping -> t0.training.loop."""
+    file = ROOT.joinpath(*name.split("."))
+    is_module = file.with_suffix(".py").is_file() or (file / "__init__.py").is_file()
+    return name if is_module else module_of(name.rpartition(".")[0])
+
+
+# What the PyTorch engine, which has no TensorFlow, imports from other packages at the top of a file.
+SHARED_WITH_OTHER_ENGINES = tuple(
+    sorted(
+        {
+            module_of(name)
+            for path in (ROOT / "t0" / "torch").rglob("*.py")
+            for statement in _tree(path).body
+            for _, name in imported(statement)
+            if isinstance(statement, ast.Import | ast.ImportFrom)
+            and package_of(name) not in (None, "torch")
+        }
+    )
 )
 
 
