@@ -14,6 +14,5 @@
 | `inputs.DecodingMethod`, `search.search(method)` | greedy search, sampling, beam search |
 | `cached_attention.cache_attention(decoder)` | attention with cached keys and values |
 
-`inputs`, `cached_inputs`, `predictions` and `row_predictions` do not import TensorFlow, so that
-other engines can use them.
+The modules that `t0.torch` imports do not import TensorFlow.
 """

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t0.compat import gin_config, mesh_utils, mtf, seqio
+from t0.compat import tf1 as tf
 from t0.config.bindings import bound, changed_parameters, is_configured
 from t0.config.model_spec import ModelSpec
 from t0.config.plain_values import parameters_of, to_plain
@@ -53,6 +54,7 @@ from t0.run import run_arguments, run_records
 from t0.run.data_checks import DATASET_FUNCTIONS
 
 _DECAY = "mesh_tensorflow.optimize.adafactor_decay_rate_pow"
+_MOST_RATES = 100_000  # of the last steps of a run: 2 MB of JSON, and 3 s to compute
 
 
 def run_spec(
@@ -90,7 +92,7 @@ def run_spec(
         train_steps=arguments["train_steps"],
         seed=_seed(mode),
         optimizer=configured("run.optimizer") if trains else None,
-        schedule=configured("run.learning_rate_schedule") if trains else None,
+        schedule=_schedule_spec(arguments) if trains else None,
         schedule_steps=bound("run.total_run_steps") or arguments["train_steps"],
         clip_gradient_norm=bound("t0.apply_updates.clip_gradient_norm") if trains else None,
         variable_filter=to_plain(_variable_filter(arguments)),
@@ -408,6 +410,29 @@ def model_spec(arguments: Mapping[str, Any], inputs_size: int, targets_size: int
     types = mesh_utils.get_variable_dtype()
     t5, other = t5_model.read(arguments["model_type"], model)
     return ModelSpec(t5, other, types.activation_dtype.name, types.master_dtype.name)
+
+
+def _schedule_spec(arguments: Mapping[str, Any]) -> ConfiguredSpec | float | None:
+    """Returns the schedule of a run; if the user registered it with gin, as a table of its rates.
+
+    Only Mesh TensorFlow's schedules and ours can be computed without gin. The table has the float32
+    rates of a TensorFlow graph, as in training on Mesh TensorFlow.
+    """
+    schedule, steps = configured("run.learning_rate_schedule"), arguments["train_steps"]
+    if not isinstance(schedule, ConfiguredSpec):
+        return schedule
+    factors = (x for x in schedule.parameters.get("factors") or () if isinstance(x, Mapping))
+    selectors = [schedule.selector, *(factor["selector"] for factor in factors)]
+    if all(selector.startswith(("t0.", "mesh_tensorflow.")) for selector in selectors):
+        return schedule
+    first = max(0, steps - _MOST_RATES)
+    with tf.Graph().as_default(), tf.Session() as session:
+        step = tf.placeholder(tf.int64, [])
+        rate = tf.cast(arguments["learning_rate_schedule"](step=step), tf.float32)
+        compute = session.make_callable(rate, [step])
+        rates = [float(compute(n)) for n in range(first, steps)]
+    named = " * ".join(f"@{selector}" for selector in selectors)
+    return ConfiguredSpec("t0.table", {"schedule": named, "first_step": first, "rates": rates})
 
 
 def configured(parameter: str) -> ConfiguredSpec | float | None:

@@ -4,11 +4,12 @@
     rate(0)
 
 Some schedules are functions of `t0.training.schedules`. The others are the schedules of Mesh
-TensorFlow's `transformer/learning_rate_schedules.py`, computed with Python numbers.
+TensorFlow's `transformer/learning_rate_schedules.py`, computed with Python numbers. A schedule that
+the user registered with gin is a table, which `t0.run.spec_from_gin` made.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from t0.config.specification import ConfiguredSpec
@@ -53,7 +54,7 @@ def schedule(configured: ConfiguredSpec | float | None, total: int) -> Rate:
             )
         return float(value)
 
-    rate(0)  # checks the parameters
+    rate(configured.parameters.get("first_step", 0))  # checks the parameters
     return rate
 
 
@@ -64,6 +65,18 @@ def _find_function(selector: Any) -> Callable[..., float]:
             f"expected one of {', '.join(_FUNCTIONS)}"
         )
     return _FUNCTIONS[selector]
+
+
+def _table(
+    step: int, total: float, *, schedule: str, first_step: int, rates: Sequence[float]
+) -> float:
+    if not 0 <= step - first_step < len(rates):
+        raise UserError(
+            f"run.learning_rate_schedule, {schedule}, has no rate for step {step:,}; the specification "
+            f"has rates of steps {first_step:,} to {first_step + len(rates) - 1:,}, the last steps "
+            "of the run. Use Mesh TensorFlow's schedules or t0's for a longer run."
+        )
+    return rates[step - first_step]
 
 
 def _product(step: float, total: float, *, factors: list[Any], offset: float = 0) -> float:
@@ -123,6 +136,7 @@ _MESH = {
 }
 # Selector in gin -> function.
 _FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "t0.table": _table,
     **{f"t0.{name}": function for name, function in SCHEDULES.items()},
     **{f"{_MESH_MODULE}.{name}": function for name, function in _MESH.items()},
 }

@@ -26,6 +26,6 @@ recorder        prints the first lines of a run and its progress; writes metrics
                 TensorBoard event files
 export          writes the last checkpoint as a Hugging Face folder
 
-Importing this package imports none of its modules. Six modules are shared with other engines and do
-not import TensorFlow: metric_values, model_directory, recorder, resume_file, schedules, stepping.
+Importing this package imports none of its modules. The modules that `t0.torch` imports do not import
+TensorFlow, which a test of the import rules checks.
 """
