@@ -24,8 +24,9 @@ validation      measures the held-out loss and the task metrics during training
 metric_values   the numeric values of a task's metrics, by name
 recorder        prints the first lines of a run and its progress; writes metrics.jsonl and
                 TensorBoard event files
+trackers        starts a process that sends metrics.jsonl to an experiment tracker
 export          writes the last checkpoint as a Hugging Face folder
 
-Importing this package imports none of its modules. Six modules are shared with other engines and do
-not import TensorFlow: metric_values, model_directory, recorder, resume_file, schedules, stepping.
+Importing this package imports none of its modules. The modules that other engines share do not
+import TensorFlow: loop, metric_values, model_directory, recorder, resume_file, schedules, trackers.
 """
