@@ -15,7 +15,7 @@ checkpoint is expected.
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,40 +99,103 @@ def describe_tensor(array: np.ndarray) -> str:
     return f"{'x'.join(map(str, array.shape))} {checksum(np.asarray(array, np.float32))}"
 
 
-def projections(spec: AdapterSpec, model: ModelShape) -> dict[str, tuple[int, int]]:
-    """Returns name of an adapted projection -> its (input size, output size).
+def adapted_modules(spec: AdapterSpec, model: ModelShape) -> dict[str, tuple[int, int]]:
+    """Returns Hugging Face's name of each adapted projection -> its (input size, output size).
 
     Raises:
-      UserError: if the model does not have a projection, or the rank is larger than the input or
-        output size of a projection.
+      UserError: if a setting names no projection of the model, or the rank is larger than the input
+        or output size of a projection.
     """
     d, ff, inner = model.d_model, model.d_ff, model.inner
     sizes = dict.fromkeys("qkv", (d, inner)) | {"o": (inner, d)}
     sizes |= dict.fromkeys(("wi_0", "wi_1") if model.gated else ("wi",), (d, ff)) | {"wo": (ff, d)}
-    chosen = tuple(spec.projections) or METHODS[spec.method][1]
-    for name in chosen:
-        if name not in sizes:
+    _check_names("projections", spec.projections, sizes)
+    if spec.projections and spec.target_modules:
+        raise UserError(
+            "t0.adapter.projections and t0.adapter.target_modules are both set; unset one of them"
+        )
+    modules = {
+        f"{stack}.block.{block}.layer.{number}.{layer}.{name}": size
+        for stack, blocks, layers in (
+            ("encoder", model.encoder_layers, ("SelfAttention", "DenseReluDense")),
+            (
+                "decoder",
+                model.decoder_layers,
+                ("SelfAttention", "EncDecAttention", "DenseReluDense"),
+            ),
+        )
+        for block in range(blocks)
+        for number, layer in enumerate(layers)
+        for name, size in sizes.items()
+        if (name in "qkvo") == (layer != "DenseReluDense")
+    }
+    targets = spec.target_modules or spec.projections or METHODS[spec.method][1]
+    chosen = _matches("target_modules", targets, modules)
+    excluded = _matches("exclude_modules", spec.exclude_modules, modules)
+    blocks = {int(module.split(".")[2]) for module in modules}
+    _check_names("layers_to_transform", spec.layers_to_transform, sorted(blocks))
+    layers = set(spec.layers_to_transform) or blocks
+    adapted = {
+        module: size
+        for module, size in modules.items()
+        if module in chosen - excluded and int(module.split(".")[2]) in layers
+    }
+    if not adapted:
+        raise UserError(
+            "t0.adapter.exclude_modules and layers_to_transform leave no module of target_modules "
+            "to adapt; expected at least one"
+        )
+    for module, size in adapted.items():
+        if spec.method == "lora" and spec.rank > min(size):
             raise UserError(
-                f"t0.adapter.projections has {name!r:.40}, which this model does not have. Its "
-                f"projections are {', '.join(sizes)}"
+                f"t0.adapter.rank is {spec.rank:,}, but {module.rpartition('.')[2]} has only "
+                f"{min(size):,} dimensions. Set a smaller rank"
             )
-        if spec.method == "lora" and spec.rank > min(sizes[name]):
+    return adapted
+
+
+def _check_names(setting: str, values: Sequence[Any], expected: Collection[Any]) -> None:
+    for value in values:
+        if value not in expected:
             raise UserError(
-                f"t0.adapter.rank is {spec.rank:,}, but {name} has only {min(sizes[name]):,} "
-                "dimensions. Set a smaller rank"
+                f"t0.adapter.{setting} has {value!r:.40}, which this model does not have. Its "
+                f"{setting if setting == 'projections' else 'blocks'} are "
+                f"{', '.join(map(str, expected))}"
             )
-    return {name: sizes[name] for name in chosen}
+
+
+def _matches(setting: str, patterns: Sequence[str] | str, modules: Collection[str]) -> set[str]:
+    """Returns the modules that a list of endings or a regular expression matches, as in PEFT."""
+    if isinstance(patterns, str) and patterns:
+        try:
+            by_pattern = {patterns: {m for m in modules if re.fullmatch(patterns, m)}}
+        except re.error as error:
+            raise UserError(
+                f"t0.adapter.{setting} = {patterns!r:.80} is no regular expression: {error}"
+            ) from error
+    else:
+        by_pattern = {p: {m for m in modules if f".{m}".endswith(f".{p}")} for p in patterns}
+    for pattern, matching in by_pattern.items():
+        if not matching:
+            raise UserError(
+                f"t0.adapter.{setting} has {pattern!r:.80}, which matches no projection of this "
+                f"model. Its projections have names such as {next(iter(modules))}; a list has "
+                "their endings, and a text is a regular expression of the whole name"
+            )
+    return set().union(*by_pattern.values())
 
 
 def count_weights(spec: AdapterSpec, model: ModelShape) -> int:
     """Returns the number of an adapter's trained weights."""
-    count = 0
-    for name, (inputs, outputs) in projections(spec, model).items():
-        attention = model.encoder_layers + 2 * model.decoder_layers
-        layers = attention if name in "qkvo" else model.encoder_layers + model.decoder_layers
-        scaled = inputs if name in INPUT_SCALED else outputs
-        count += layers * (scaled if spec.method == "ia3" else spec.rank * (inputs + outputs))
-    return count
+    modules = adapted_modules(spec, model)
+    if spec.method == "lora":
+        return sum(spec.rank * (inputs + outputs) for inputs, outputs in modules.values())
+    return sum(size[not is_input_scaled(module)] for module, size in modules.items())
+
+
+def is_input_scaled(module: str) -> bool:
+    """Returns whether (IA)3 scales the input of a module instead of its output."""
+    return module.rpartition(".")[2] in INPUT_SCALED
 
 
 def write(
@@ -155,6 +218,9 @@ def write(
     """
     kind, default = METHODS[spec.method]
     adapted = list(spec.projections or default)
+    if spec.target_modules or spec.exclude_modules or spec.layers_to_transform:
+        # The names of all adapted modules, because PEFT's (IA)3 has no `layers_to_transform`.
+        adapted = sorted({_KEY.fullmatch(name)[1] for name in tensors})
     # The config has no task type, because PEFT 0.21 cannot load a config with a task type for a T5
     # of transformers 5.
     config = {"peft_type": kind, _BASE: base.path, "inference_mode": True}
@@ -163,7 +229,7 @@ def write(
         config |= {"r": spec.rank, "lora_alpha": spec.alpha, "lora_dropout": spec.dropout}
         config |= {"bias": "none"}
     else:
-        config["feedforward_modules"] = [name for name in adapted if name in INPUT_SCALED]
+        config["feedforward_modules"] = [name for name in adapted if is_input_scaled(name)]
     record = {"path": base.path, "hash": base.hash, "tensors": dict(base.tensors), "step": step}
     content = safetensors.numpy.save(
         {f"{_PREFIX}{name}": np.ascontiguousarray(array) for name, array in tensors.items()},

@@ -236,6 +236,10 @@ class AdapterSpec:
       dropout: the dropout rate of the input of LoRA's product.
       projections: the adapted projections: "q", "k", "v", "o", "wo", and "wi" or, in T5 1.1, "wi_0"
         and "wi_1". If empty, they are k, v and wo for (IA)3, and q and v for LoRA.
+      target_modules: the adapted modules, in place of `projections`, as in PEFT: a list of endings
+        of Hugging Face's names, such as "SelfAttention.q", or a regular expression of whole names.
+      exclude_modules: the modules among them that are not adapted, in the same form.
+      layers_to_transform: the numbers of the adapted blocks of each stack; empty for all blocks.
     """
 
     method: Literal["ia3", "lora"]
@@ -243,6 +247,9 @@ class AdapterSpec:
     alpha: NotNegative = 16.0
     dropout: Annotated[float, Range(0, 0.99)] = 0.0
     projections: Sequence[str] = ()
+    target_modules: Sequence[str] | str = ()
+    exclude_modules: Sequence[str] | str = ()
+    layers_to_transform: Sequence[Count] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,9 @@
 They run before anything is written or converted. A check whose input is faulty is skipped.
 """
 
+from typing import get_args
+
+from t0.config.bindings import bound
 from t0.run.binding_checks import check_objects, check_settings, check_values
 from t0.run.checkpoint_checks import (
     check_adapter,
@@ -28,6 +31,7 @@ from t0.run.evaluation_checks import check_evaluated_tasks, check_mode
 from t0.run.findings import After, Check
 from t0.run.initial_checkpoint import check_export
 from t0.run.parsed_run import ParsedRun
+from t0.training.trackers import Tracker, check_installed
 
 
 def check_vocabulary(run: ParsedRun) -> None:
@@ -39,6 +43,13 @@ def check_exported_model(run: ParsedRun) -> None:
     """Checks that the trained model can be exported to the folder in --export_hf."""
     if run.flags.export_hf:
         check_export(run.flags, run.vocabulary, trains=run.mode == "train")
+
+
+def check_tracker(run: ParsedRun) -> None:
+    """Checks that the package of the run's experiment tracker is installed."""
+    tracker = bound("train_loop.report_to")
+    if run.mode == "train" and tracker in get_args(Tracker):
+        check_installed(tracker)
 
 
 _DATA = (check_dataset_function, check_mixtures)
@@ -53,6 +64,7 @@ DATA_CHECKS: tuple[Check | After, ...] = (
 CHECKS: tuple[Check | After, ...] = (
     check_values,
     After((check_values,), check_settings),
+    check_tracker,
     check_objects,
     check_lengths,
     After((check_lengths,), check_batch),

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
 from t0.checkpoints import adapter_folders, checkpoint_files, conversion
-from t0.checkpoints.adapter_folders import INPUT_SCALED, BaseModel
+from t0.checkpoints.adapter_folders import BaseModel, is_input_scaled
 from t0.config.specification import AdapterSpec, RunSpec
 from t0.errors import UserError
 from t0.files.any_path import any_path
@@ -61,15 +61,12 @@ def add(model: T5, spec: AdapterSpec) -> None:
     Raises:
       UserError: if the model does not have a projection, or the rank is too large.
     """
-    sizes = adapter_folders.projections(spec, model.spec.sizes)
-    for path, module in list(model.named_modules()):
+    for path, size in adapter_folders.adapted_modules(spec, model.spec.sizes).items():
         parent, _, name = path.rpartition(".")
-        if name not in sizes or not isinstance(module, nn.Linear):
-            continue
         adapted = (
-            ScaledLinear(*sizes[name], inputs=name in INPUT_SCALED)
+            ScaledLinear(*size, inputs=is_input_scaled(path))
             if spec.method == "ia3"
-            else LoraLinear(*sizes[name], spec)
+            else LoraLinear(*size, spec)
         )
         setattr(model.get_submodule(parent), name, adapted)
 
@@ -140,7 +137,7 @@ def write(
         value = parameter.detach()
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         if whole.dim() == 1:  # PEFT stores the factors of inputs as a row, of outputs as a column
-            inputs = name.split(".")[-2] in INPUT_SCALED
+            inputs = is_input_scaled(name.rpartition(".")[0])
             whole = whole[None] if inputs else whole[:, None]
         tensors[name] = whole.cpu().numpy()
     if writes:

@@ -85,6 +85,39 @@ def check_padding(model: Any) -> None:
 
 
 @torch.inference_mode()
+def can_share_inputs(model: Any) -> bool:
+    """Returns whether an input's keys and values can be kept for all of its choices.
+
+    This needs a decoder-only model with transformers' own cache, of which each layer has only keys
+    and values (Mamba's layers have a state instead), and equal scores of a few tokens. Rotary
+    positions whose frequencies depend on the length of the text would change the keys.
+
+    Args:
+      model: the `TransformersModel`, whose weights are loaded.
+    """
+    if model.folder.is_encoder_decoder:
+        return False
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    lengths = ("dynamic", "longrope")
+    if any(getattr(module, "rope_type", None) in lengths for module in model.model.modules()):
+        return False
+    ids = torch.tensor([_ordinary_ids(model)])
+    output = model.forward(ids, torch.ones_like(ids), torch.arange(2)[None], use_cache=True)
+    layers = getattr(getattr(output, "past_key_values", None), "layers", ())
+    kinds = {type(layer) for layer in layers}
+    if not kinds or not kinds <= {DynamicLayer, DynamicSlidingWindowLayer}:
+        return False
+    first, second = _ordinary_ids(model)
+    contexts = [np.array([first, second] * 3), np.array([second, first, first])]
+    choices = [np.array(ids) for ids in ([second, first, second], [first], [second, second])]
+    context_of = np.array([0, 0, 1])
+    pairs = [(contexts[row], choice) for row, choice in zip(context_of, choices, strict=True)]
+    together, alone = model.score_shared(contexts, context_of, choices), model.score_pairs(pairs)
+    return bool((_difference(together[:, 0], alone[:, 0]) <= _allowed(model)).all())
+
+
+@torch.inference_mode()
 def check_decoding(model: Any) -> None:
     """Checks that the logits of decoded texts equal those of each text's own forward pass.
 
@@ -113,14 +146,22 @@ def check_decoding(model: Any) -> None:
 
 
 def _check_difference(model: Any, together: float, alone: float, kind: str) -> None:
-    limit = _ROUNDING_OF_SHAPES.get(model.activations, _ROUNDING_IN_16_BITS)
-    if not abs(together - alone) <= limit * (1 + abs(alone)):
+    if not _difference(together, alone) <= _allowed(model):
         raise UserError(
             f"{model.folder.path} ({model.folder.config.model_type}): the {kind} of a text changes "
             f"from {alone:.6g} to {together:.6g} nats if a longer text is in its batch, or with "
             f"cached keys and values; expected equal {kind}s. Evaluate another model, or use "
             "another release of transformers"
         )
+
+
+def _difference(together: Any, alone: Any) -> Any:
+    """Returns the difference of log-likelihoods per nat plus 1."""
+    return abs(together - alone) / (1 + abs(alone))
+
+
+def _allowed(model: Any) -> float:
+    return _ROUNDING_OF_SHAPES.get(model.activations, _ROUNDING_IN_16_BITS)
 
 
 def _ordinary_ids(model: Any) -> list[int]:

@@ -12,8 +12,9 @@ T5 models do not use this module. The encoder of an encoder-decoder reads the in
 scores the choices. Each input is encoded once for all of its choices. A decoder-only model reads an
 input and a choice as one text. If the two parts are tokenized separately, the ids may differ from
 those of the whole text, so the score depends on how the parts are joined. `JOINS` contains the
-published ways to join them. Arrays contain each token id plus 1, because 0 is padding in
-`t0.evaluation` but a token in these models.
+published ways to join them. If several choices follow the same ids, the model reads these ids once,
+and their keys and values are kept for the choices (`shares_inputs`). Arrays contain each token id
+plus 1, because 0 is padding in `t0.evaluation` but a token in these models.
 """
 
 import dataclasses
@@ -118,6 +119,8 @@ class TransformersModel:
     Attributes:
       folder, device, activations, join: as given.
       model: the module of transformers; None before `restore`.
+      shares_inputs: whether the keys and values of an input are kept for its choices. `restore`
+        sets this to whether the model's cache allows it.
 
     Args:
       folder: the model's folder.
@@ -142,6 +145,7 @@ class TransformersModel:
         self.join = _SEPARATE if folder.is_encoder_decoder else join
         self._batch_tokens = batch_tokens
         self.model: Any = None
+        self.shares_inputs = False
 
     def encode(self, given: str, choice: str) -> _Pair:
         """Returns the ids of an input and the ids of a choice.
@@ -232,6 +236,7 @@ class TransformersModel:
             with as_user_error(self.folder.path, "this model cannot be evaluated"):
                 model_checks.check_logits(self)
                 model_checks.check_padding(self)
+                self.shares_inputs = model_checks.can_share_inputs(self)
         # Tied weights count once. `load_model` has checked that all tensors have been read.
         return sum(1 for _ in self.model.parameters())
 
@@ -289,11 +294,22 @@ class TransformersModel:
         if separate and self.folder.decoder.embeddings:
             most = min(most, MAX_LOGITS[self.device_kind] // self.folder.decoder.embeddings)
         batch_size = max(1, most // read)
+        if self.shares_inputs:  # inputs of similar lengths have little padding
+            lengths = np.count_nonzero(inputs, 1)[places[:, 0]]
+            places = places[np.argsort(-lengths, kind="stable")]
         for first in range(0, len(places), batch_size):
             batch = places[first : first + batch_size]
             if encoded is None:
-                pairs = [(_ids(inputs[row]), _ids(targets[row, choice])) for row, choice in batch]
-                scores[tuple(batch.T)] = self._score_pairs(pairs)
+                rows, context_of = np.unique(batch[:, 0], return_inverse=True)
+                contexts = [_ids(inputs[row]) for row in rows]
+                choices = [_ids(targets[row, choice]) for row, choice in batch]
+                shared = self.shares_inputs and len(rows) < len(batch)
+                # The last id of an input is read with each choice. So a shared input has two ids.
+                if shared and min(map(len, contexts)) > 1:
+                    scores[tuple(batch.T)] = self.score_shared(contexts, context_of, choices)
+                else:
+                    pairs = [(contexts[n], c) for n, c in zip(context_of, choices, strict=True)]
+                    scores[tuple(batch.T)] = self.score_pairs(pairs)
             else:
                 scores[tuple(batch.T)] = self._score_decoded(
                     {name: values[batch[:, 0]] for name, values in encoded.items()},
@@ -335,7 +351,7 @@ class TransformersModel:
         logits = self.model(**inputs, **shifted, use_cache=False).logits
         return logits, labels
 
-    def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    def score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Returns the scores [N, 2] that a decoder-only model gives to (given ids, scored ids)."""
         wholes = [np.concatenate(pair)[:-1] for pair in pairs]
         ids, seen = _pad(wholes, "right", self.folder.padding)
@@ -347,12 +363,65 @@ class TransformersModel:
         width = ids.shape[1]
         # Logits are computed only for the first scored position and all positions after it.
         keep = width - (min(len(context) for context, _ in pairs) - 1)
+        logits = self.forward(ids, seen, keep=keep, use_cache=False).logits[:, -keep:]
+        return _score_labels(logits, labels[:, -keep:].to(self.device))
+
+    def score_shared(
+        self, contexts: Sequence[np.ndarray], context_of: np.ndarray, choices: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Returns the scores [N, 2] that a decoder-only model gives to choices.
+
+        The model reads each context except its last id once. Then it reads the last id and the
+        choice for each choice, with the keys and values of the context in transformers' own cache.
+
+        Args:
+          contexts: the ids of each context, at least two.
+          context_of: int [N], the index of each choice's context.
+          choices: the ids of the N choices.
+        """
+        # Padding is on the left, as for decoding, so each choice follows its context immediately.
+        ids, seen = _pad([context[:-1] for context in contexts], "left", self.folder.padding)
+        positions = (seen.cumsum(-1) - 1).clamp(min=0)
+        cache = self.forward(ids, seen, positions, use_cache=True, keep=1).past_key_values
+        rows = torch.from_numpy(context_of)
+        cache.batch_select_indices(rows.to(self.device))
+        lasts = [contexts[row][-1:] for row in context_of]
+        ids, own = _pad(
+            [np.append(last, c[:-1]) for last, c in zip(lasts, choices, strict=True)],
+            "right",
+            self.folder.padding,
+        )
+        labels, _ = _pad(choices, "right", _IGNORED)
+        positions = seen.sum(-1)[rows, None] + torch.arange(ids.shape[1])
+        seen = torch.cat([seen[rows], own], 1)
+        logits = self.forward(ids, seen, positions, past_key_values=cache).logits
+        return _score_labels(logits, labels.to(self.device))
+
+    def forward(
+        self,
+        ids: torch.Tensor,
+        seen: torch.Tensor,
+        positions: torch.Tensor | None = None,
+        *,
+        keep: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Returns transformers' output of a decoder-only model.
+
+        Args:
+          ids: the ids [N, L].
+          seen: 1 for ids and 0 for padding, also for ids whose keys are cached.
+          positions: the position of each id, [N, L]; None if padding is only on the right.
+          keep: the number of last positions that need logits, if not all of them do.
+          **options: further arguments of the model.
+        """
         accepted = inspect.signature(self.model.forward).parameters
-        some = {"logits_to_keep": keep} if "logits_to_keep" in accepted else {}
-        device = self.device
-        batch = {"input_ids": ids.to(device), "attention_mask": seen.to(device)}
-        logits = self.model(**batch, use_cache=False, **some).logits[:, -keep:]
-        return _score_labels(logits, labels[:, -keep:].to(device))
+        if positions is not None and "position_ids" in accepted:
+            options["position_ids"] = positions.to(self.device)
+        if keep is not None and "logits_to_keep" in accepted:
+            options["logits_to_keep"] = keep
+        seen = seen.to(self.device)
+        return self.model(input_ids=ids.to(self.device), attention_mask=seen, **options)
 
     def decode(self, inputs: Sequence[np.ndarray], most_tokens: int) -> Iterator[str]:
         """Decodes each input [L] greedily; yields texts of at most `most_tokens` tokens.

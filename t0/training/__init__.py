@@ -24,6 +24,7 @@ validation      measures the held-out loss and the task metrics during training
 metric_values   the numeric values of a task's metrics, by name
 recorder        prints the first lines of a run and its progress; writes metrics.jsonl and
                 TensorBoard event files
+trackers        starts a process that sends metrics.jsonl to an experiment tracker
 export          writes the last checkpoint as a Hugging Face folder
 
 Importing this package imports none of its modules. The modules that `t0.torch` imports do not import

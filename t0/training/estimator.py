@@ -30,7 +30,7 @@ from t0.feeding.batch_stream import Stream, stream_dataset
 from t0.feeding.data_spec import open_dataset_function
 from t0.feeding.uncached import checked_tsv_files
 from t0.files import publishing
-from t0.training import checkpointing, model_directory
+from t0.training import checkpointing, model_directory, trackers
 from t0.training.checkpointing import is_finished
 from t0.training.loop import TimeLimit, exit_by_signal, watched_signals
 from t0.training.mesh_session import LoopOptions
@@ -117,7 +117,8 @@ def train_model(  # noqa: PLR0913 (the signature that mesh_utils.run calls)
     hooks: list[tf.estimator.SessionRunHook] = [hook]
     if checkpoint_input_pipeline and not stream:
         hooks.append(tf.data.experimental.CheckpointInputPipelineHook(estimator))
-    _train_with_estimator(estimator, input_fn, hook, hooks)
+    with trackers.reporting(options.report_to, model_dir):
+        _train_with_estimator(estimator, input_fn, hook, hooks)
 
 
 @gin.configurable("stream", module="t0")

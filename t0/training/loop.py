@@ -47,7 +47,7 @@ from t0.config.starter_settings import find_starter_folder
 from t0.errors import INTERRUPTED, UserError, say, unknown_name
 from t0.feeding import manifest
 from t0.feeding.reading import read_ahead
-from t0.training import recorder
+from t0.training import recorder, trackers
 from t0.training.model_directory import Keep, find_first_step
 from t0.training.recorder import Recorder, RunSize
 
@@ -144,6 +144,8 @@ class LoopOptions:
       max_hours: the maximum training time in hours, added up over all starts of the run. When it is
         reached, the run saves and ends normally. It does not change learning rate schedules, which
         end at `train_steps`.
+      report_to: the experiment tracker that gets the metrics, "trackio", "wandb" or "mlflow"; None
+        for no tracker.
       unfilled_variables: regular expressions that match the names of variables which may be missing
         in `run.init_checkpoint`.
       allow_config_change: whether the run may continue if its configuration differs from the
@@ -161,6 +163,7 @@ class LoopOptions:
     evaluate_every_steps: Count | None = None
     stop_after_evaluations: Count | None = None
     max_hours: float | None = None
+    report_to: trackers.Tracker | None = None
     unfilled_variables: Sequence[str] = ()
     allow_config_change: bool = False
 
@@ -534,6 +537,7 @@ class Stepping:
             )
         with (
             watched_signals(prints=self._prints, repeated_seconds=repeated) as received_signal,
+            trackers.reporting(self._options.report_to if self._prints else None, self._model_dir),
             contextlib.closing(recording),
             contextlib.closing(batches),
         ):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import resource
 import sys
 
@@ -397,11 +398,18 @@ def peft_configs():
         "ia3": peft.IA3Config(),
         "lora": peft.LoraConfig(r=4, lora_alpha=3, target_modules=["q", "k", "o", "wi_0"]),
         "rslora": peft.LoraConfig(r=4, lora_alpha=2, use_rslora=True, lora_dropout=0.1),
+        "encoder": peft.LoraConfig(r=4, target_modules=ENCODER),
+        "blocks": peft.LoraConfig(
+            r=4, target_modules=["SelfAttention.q", "o"], layers_to_transform=[1]
+        ),
+        "decoder": peft.IA3Config(
+            target_modules=["k", "wo"], feedforward_modules=["wo"], exclude_modules="encoder.*"
+        ),
     }
 
 
 @pytest.mark.filterwarnings("default::FutureWarning")  # of transformers, in PEFT's calls
-@pytest.mark.parametrize("kind", ["ia3", "lora", "rslora"])
+@pytest.mark.parametrize("kind", ["ia3", "lora", "rslora", "encoder", "blocks", "decoder"])
 def test_adapter_written_by_peft_has_its_logits(tmp_path, base, kind):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -414,14 +422,73 @@ def test_adapter_written_by_peft_has_its_logits(tmp_path, base, kind):
     parameters = dict(model.named_parameters())
     draw_factors({n: x for n, x in parameters.items() if "lora_" in n or "ia3_l" in n})
     model.save_pretrained(tmp_path / "adapter")
+    if kind in ("encoder", "blocks", "decoder"):  # the same settings name the same modules here
+        names = ("target_modules", "exclude_modules", "layers_to_transform")
+        settings = {n: getattr(config, n, None) or () for n in names}
+        settings = {n: x if isinstance(x, str) else tuple(x) for n, x in settings.items()}
+        spec = AdapterSpec("ia3" if kind == "decoder" else "lora", rank=4, **settings)
+        factors = [n.removeprefix("base_model.model.") for n in parameters if "default" in n]
+        theirs = {re.sub(r"\.(lora_[AB]|ia3_l)\..*", "", name) for name in factors}
+        assert set(adapter_folders.adapted_modules(spec, V11)) == theirs
     expected = their_logits(model, IDS)
     assert np.abs(expected - before).max() > 0.05
     found = our_logits(our_model(tmp_path / "adapter")[0], IDS)
     assert np.abs(found - expected).max() < 1e-5
 
 
+ENCODER = r"encoder\..*\.(q|wo)"
+CHOSEN = {
+    "encoder": (AdapterSpec("lora", rank=4, target_modules=ENCODER), "encoder"),
+    "decoder": (
+        AdapterSpec("ia3", target_modules=("EncDecAttention.k", "wo"), exclude_modules="encoder.*"),
+        "decoder",
+    ),
+    "blocks": (AdapterSpec("ia3", layers_to_transform=(1,)), "block.1."),
+}
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_adapter_of_some_modules_has_only_their_weights(case):
+    spec, text = CHOSEN[case]
+    modules = adapter_folders.adapted_modules(spec, V11)
+    whole = dataclasses.replace(spec, exclude_modules=(), layers_to_transform=())
+    whole = dataclasses.replace(whole, target_modules=("q", "wo") if case == "encoder" else ())
+    others = adapter_folders.adapted_modules(whole, V11)
+    if case == "decoder":
+        others = {m: x for m, x in others.items() if "EncDecAttention.k" in m or m.endswith("wo")}
+    assert modules == {module: size for module, size in others.items() if text in module}
+    assert 0 < len(modules) < len(others)
+    sizes = modules.values()
+    ia3 = sum(size[0] if m.endswith("wo") else size[1] for m, size in modules.items())
+    lora = sum(spec.rank * (rows + columns) for rows, columns in sizes)
+    assert adapter_folders.count_weights(spec, V11) == (lora if spec.method == "lora" else ia3)
+
+
+WRONG = {
+    "both": ({"projections": ["q"], "target_modules": "q"}, "are both set; unset one"),
+    "ending": ({"target_modules": ["query"]}, "has 'query', which matches no projection of this"),
+    "whole name": ({"target_modules": "q"}, "has 'q', which matches no projection"),
+    "pattern": ({"target_modules": "("}, r"target_modules = '\(' is no regular expression"),
+    "exclude": (
+        {"exclude_modules": ["encoder"]},
+        "exclude_modules has 'encoder', which matches no",
+    ),
+    "block": ({"layers_to_transform": [9]}, "layers_to_transform has 9, .* Its blocks are 0, 1"),
+    "nothing": ({"exclude_modules": ".*"}, "leave no module of target_modules to adapt"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_adapter_of_modules_that_the_model_does_not_have_is_refused(case):
+    settings, message = WRONG[case]
+    with pytest.raises(UserError, match=message):
+        adapter_folders.adapted_modules(AdapterSpec("lora", **settings), V11)
+
+
 @pytest.mark.filterwarnings("default::FutureWarning")
-@pytest.mark.parametrize("spec", [IA3, dataclasses.replace(LORA, dropout=0.1)])
+@pytest.mark.parametrize(
+    "spec", [IA3, dataclasses.replace(LORA, dropout=0.1), *(spec for spec, _ in CHOSEN.values())]
+)
 def test_adapter_written_here_has_the_same_logits_in_peft(tmp_path, base, spec):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

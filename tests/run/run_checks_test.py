@@ -261,3 +261,11 @@ def test_every_check_comes_after_those_that_it_needs():
         needs, check = each if isinstance(each, After) else ((), each)
         assert {*needs} <= seen, check.__name__
         seen.add(check)
+
+
+def test_tracker_without_its_package_is_reported_before_training(tmp_path):
+    parameter = "train_loop.report_to = 'wandb'"
+    with pytest.raises(UserError, match="the package wandb is not installed: pip install wandb"):
+        check(tmp_path, parameter)
+    with pytest.raises(UserError, match="expected 'trackio' or 'wandb' or 'mlflow'"):
+        check(tmp_path, "train_loop.report_to = 'tensorboard'")

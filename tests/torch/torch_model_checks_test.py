@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 from t0.errors import UserError  # noqa: E402
-from t0.torch import pretrained_folder  # noqa: E402
+from t0.torch import model_checks, pretrained_folder  # noqa: E402
 from t0.torch.pretrained_folder import PretrainedFolder  # noqa: E402
 from t0.torch.processes import World  # noqa: E402
 from t0.torch.transformers_model import TransformersModel  # noqa: E402
@@ -199,3 +199,88 @@ def test_encoder_decoder_ranks_as_its_own_loss_or_is_refused(saved, kind):
     assert np.ptp(found) > 5
     expected = [_own_loss(folder, given, scored) for scored in choices]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+DECODERS = {
+    "gpt2": tiny.gpt2,  # learned positions
+    "llama": tiny.llama,  # rotary positions
+    "bloom": lambda: transformers.BloomConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=32, n_layer=2, n_head=2
+    ),  # ALiBi
+    "mistral": lambda: transformers.MistralConfig(
+        **tiny.llama().to_dict() | {"model_type": "mistral", "sliding_window": 8}
+    ),
+    "mamba": lambda: transformers.MambaConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=4
+    ),
+    # Its rotary frequencies depend on the length of the text.
+    "dynamic": lambda: transformers.LlamaConfig(
+        **tiny.llama(16).to_dict() | {"rope_parameters": None},
+        rope_scaling={"rope_type": "dynamic", "factor": 8.0},
+    ),
+}
+NOT_SHARED = ("mamba", "dynamic")
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    def save(kind):
+        folder = tmp_path_factory.mktemp("decoders") / kind
+        tiny.DECODERS.setdefault(kind, DECODERS[kind])
+        tiny.save(kind, folder)
+        return opened(folder, 600)
+
+    return save
+
+
+def _random_rows():
+    """Returns inputs [6, 40] of different lengths, and targets [6, 4, 7] of 1 to 4 choices."""
+    rng = np.random.default_rng(0)
+    inputs, targets = np.zeros((6, 40), np.int32), np.zeros((6, 4, 7), np.int32)
+    for row, length in enumerate([40, 2, 3, 25, 31, 39]):
+        inputs[row, :length] = rng.integers(1, 300, length)
+        for choice in range(row % 4 + 1):
+            length = rng.integers(1, 8)
+            targets[row, choice, :length] = rng.integers(1, 300, length)
+    return inputs, targets
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_choices_of_one_input_share_its_keys_and_keep_their_scores(decoder, monkeypatch, kind):
+    model = decoder(kind)
+    assert model.shares_inputs == (kind not in NOT_SHARED)
+    read = []
+    forward = model.forward
+    monkeypatch.setattr(
+        model,
+        "forward",
+        lambda ids, *rest, **kw: read.append(ids.numel()) or forward(ids, *rest, **kw),
+    )
+    inputs, targets = _random_rows()
+    shared, tokens = model.score_choices(inputs, targets), sum(read)
+    model.shares_inputs = False
+    read.clear()
+    alone = model.score_choices(inputs, targets)
+    np.testing.assert_allclose(shared[..., 0], alone[..., 0], atol=1e-4)
+    np.testing.assert_array_equal(shared[..., 1], alone[..., 1])
+    assert (tokens < sum(read) / 1.5) == (kind not in NOT_SHARED)
+
+
+def test_inputs_of_one_token_are_read_with_each_choice(decoder):
+    model = decoder("gpt2")
+    inputs = np.array([[5, 0], [6, 7]], np.int32)
+    targets = np.array([[[9, 8], [10, 0]], [[9, 8], [10, 0]]], np.int32)
+    together = model.score_choices(inputs, targets)
+    alone = [model.score_choices(inputs[:1, :1], targets[:1, [n]]) for n in range(2)]
+    np.testing.assert_allclose(together[0, :, 0], np.ravel(alone)[::2], atol=1e-4)
+
+
+def test_cache_that_changes_scores_is_not_used(decoder, monkeypatch):
+    model = decoder("gpt2")
+    forward = model.forward
+
+    def forget_positions(ids, seen, positions=None, **options):
+        return forward(ids, seen, **options)
+
+    monkeypatch.setattr(model, "forward", forget_positions)
+    assert not model_checks.can_share_inputs(model)
