@@ -15,6 +15,7 @@ checkpoint is expected.
 import dataclasses
 import json
 import re
+import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path
 from t0.files.paths import read_bytes
-from t0.files.untrusted import check_bucket, named_buckets, parsed_json, read_json
+from t0.files.untrusted import check_bucket, match_names, named_buckets, parsed_json, read_json
 
 WEIGHTS = "adapter_model.safetensors"
 _LARGEST = 2**34  # bytes of an adapter's weights
@@ -44,6 +45,7 @@ _PREFIX, _RECORD, _BASE = "base_model.model.", "t0", "base_model_name_or_path"
 METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
 # (IA)3 scales the input of these projections, and the output of all others.
 INPUT_SCALED = ("wo",)
+_MATCHING_SECONDS = 10
 _KEY = re.compile(r"(.+)\.(lora_A\.weight|lora_B\.weight|ia3_l)")
 # PEFT copies the whole matrix of an adapted head or embedding from the base next to the factors.
 _COPY = re.compile(r"(.+?)(?:\.base_layer)?\.weight")
@@ -167,12 +169,13 @@ def _check_names(setting: str, values: Sequence[Any], expected: Collection[Any])
 def _matches(setting: str, patterns: Sequence[str] | str, modules: Collection[str]) -> set[str]:
     """Returns the modules that a list of endings or a regular expression matches, as in PEFT."""
     if isinstance(patterns, str) and patterns:
+        ends = time.monotonic() + _MATCHING_SECONDS
         try:
-            by_pattern = {patterns: {m for m in modules if re.fullmatch(patterns, m)}}
-        except re.error as error:
-            raise UserError(
-                f"t0.adapter.{setting} = {patterns!r:.80} is no regular expression: {error}"
-            ) from error
+            by_pattern = {patterns: {*match_names(patterns, modules, ends=ends)}}
+        except (TimeoutError, ValueError) as error:
+            slow = f"comparing it with the names of modules takes over {_MATCHING_SECONDS} s"
+            reason = slow if isinstance(error, TimeoutError) else str(error)
+            raise UserError(f"t0.adapter.{setting} = {patterns!r:.80}: {reason}") from error
     else:
         by_pattern = {p: {m for m in modules if f".{m}".endswith(f".{p}")} for p in patterns}
     for pattern, matching in by_pattern.items():

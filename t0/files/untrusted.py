@@ -25,7 +25,8 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,35 @@ def _check_yaml(data: bytes) -> None:
 
 def _make_error(event: yaml.Event, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+
+
+def match_names(expression: str, names: Iterable[str], *, ends: float) -> list[str]:
+    """Returns the names that a regular expression from a file matches completely.
+
+    Python's `re` cannot be stopped, and some expressions need years. The package `regex` reads the
+    same expressions, and has a time limit.
+
+    Args:
+      expression: the expression.
+      names: the names to compare.
+      ends: the time, as of `time.monotonic`, at which the comparison must be done.
+
+    Raises:
+      ValueError: if the text is not a regular expression.
+      TimeoutError: if the comparison takes longer.
+    """
+    import regex  # here, because most commands do not need it
+
+    try:
+        pattern, matches = regex.compile(expression), []
+        for name in names:
+            if (seconds := ends - time.monotonic()) <= 0:
+                raise TimeoutError
+            if pattern.fullmatch(name, timeout=seconds):
+                matches.append(name)
+        return matches
+    except (regex.error, MemoryError, RecursionError, OverflowError) as error:
+        raise ValueError(f"it is not a regular expression: {error}") from error
 
 
 def checked_name(name: object, kind: str, where: object) -> str:

@@ -468,7 +468,8 @@ WRONG = {
     "both": ({"projections": ["q"], "target_modules": "q"}, "are both set; unset one"),
     "ending": ({"target_modules": ["query"]}, "has 'query', which matches no projection of this"),
     "whole name": ({"target_modules": "q"}, "has 'q', which matches no projection"),
-    "pattern": ({"target_modules": "("}, r"target_modules = '\(' is no regular expression"),
+    "pattern": ({"target_modules": "("}, r"target_modules = '\(': it is not a regular expression"),
+    "slow pattern": ({"target_modules": r"(\w|\.|\w\w)+!"}, "takes over 0.2 s"),
     "exclude": (
         {"exclude_modules": ["encoder"]},
         "exclude_modules has 'encoder', which matches no",
@@ -479,8 +480,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_adapter_of_modules_that_the_model_does_not_have_is_refused(case):
+def test_adapter_of_modules_that_the_model_does_not_have_is_refused(case, monkeypatch):
     settings, message = WRONG[case]
+    monkeypatch.setattr(adapter_folders, "_MATCHING_SECONDS", 0.2)
     with pytest.raises(UserError, match=message):
         adapter_folders.adapted_modules(AdapterSpec("lora", **settings), V11)
 
