@@ -46,6 +46,7 @@ from t0.feeding.uncached import (
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.tasks import PromptedSource
+from t0.tasks.gin_mixtures import register_gin_mixtures
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.prompted_tasks import expand_choices
 from t0.tasks.recipe_tasks import RecordSource
@@ -67,6 +68,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
             "there is no data to read. Set it with --gin.MIXTURE_NAME=\"'NAME'\", and the module "
             "that registers it with --module_import"
         )
+    register_gin_mixtures()
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
         more = (
@@ -186,7 +188,7 @@ def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
     """
     try:
         return mixture.get_rate(task)
-    except (AssertionError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         uncounted = [t.name for t in mixture.tasks if "train" in t.splits and not _has_count(t)]
         needs = (
             f"the number of examples of {uncounted[0]} is unknown: give the task "
