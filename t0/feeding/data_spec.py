@@ -46,6 +46,7 @@ from t0.feeding.uncached import (
 from t0.files import paths
 from t0.files.untrusted import parsed_json
 from t0.tasks import PromptedSource
+from t0.tasks.denoisers import describe_mode
 from t0.tasks.gin_mixtures import register_gin_mixtures
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.prompted_tasks import expand_choices
@@ -663,7 +664,7 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 
 
 def notes(name: str, split: str) -> Iterator[str]:
-    """Yields notes about the rows that the recipe tasks in the mixture `name` left out.
+    """Yields notes about the recipe tasks in the mixture `name`: rows left out, UL2's mode tokens.
 
     Args:
       name: a mixture's or task's name.
@@ -671,6 +672,8 @@ def notes(name: str, split: str) -> Iterator[str]:
     Raises:
       UserError: if the data is malformed.
     """
-    for task in seqio.get_subtasks(known_mixture(name)):
+    tasks = seqio.get_subtasks(known_mixture(name))
+    for task in tasks:
         if isinstance(task.source, RecordSource) and split in task.splits:
             yield from task.source.notes(split)
+    yield from filter(None, dict.fromkeys(map(describe_mode, tasks)))

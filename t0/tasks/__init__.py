@@ -7,6 +7,7 @@
 |---|---|
 | `prompted_tasks` | the tasks of a prompt: source, preprocessing, definitions |
 | `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
+| `denoisers` | UL2's denoisers over documents, and their mixture |
 | `gin_mixtures` | mixtures that gin defines |
 | `metrics` | the metrics of all tasks |
 | `vocabulary` | the vocabulary that all tasks share |
