@@ -61,7 +61,8 @@ FORMATS = (
     ("perplexity_STEP.json", "t0/evaluation/perplexity.py"),
     ("TASK_STEP.jsonl: predictions of runs/infer.gin", "t0/inference/predictions.py"),
     ("--save_spec: the run as JSON", "t0/config/specification.py"),
-    ("templates.yaml and mixtures.yaml of your own data", "t0/sources/own_data.py"),
+    ("templates.yaml of your own data", "t0/sources/own_data.py"),
+    ("mixtures.yaml of your own data", "t0/sources/mixture_files.py"),
 )
 _MACRO = re.compile(r"^([A-Za-z_]\w*)\s*=\s*(.+)$")
 _DESCRIBED = re.compile(r"^#   (?! )([A-Za-z_][\w., /]*?)(?:  +(.*))?$")

@@ -1,8 +1,9 @@
 """Registers tasks for the user's data folders when this module is imported.
 
-    registered()    # {"text": ("text_span_corruption", "text_prefix_lm", "text_lm"), "hub": ...}
+    registered()    # {"text": ("text_span_corruption", "text_prefix_lm", ...), "hub": ...}
 
-    D/text/train.jsonl.gz                       ->  text_span_corruption, text_prefix_lm, text_lm
+    D/text/train.jsonl.gz                       ->  text_span_corruption, text_prefix_lm, text_lm,
+                                                    text_ul2_r1, ..., and the mixture text_ul2
     D/text/books/train/*.txt                    ->  text_books_span_corruption, ...
     D/sni/tasks/*.json, D/sni/splits/           ->  sni_def_pos_2, sni_def, ..., sni_tk_instruct
     D/qa/squad/{train,validation}.jsonl.gz      ->  qa_squad
@@ -35,6 +36,7 @@ from t0.sources.hub import HubTexts
 from t0.sources.own_data import TEMPLATES
 from t0.sources.questions import languages, question_splits
 from t0.sources.texts import FolderTexts, text_folders
+from t0.tasks.denoisers import denoiser_definitions, denoiser_mixtures
 from t0.tasks.instruction_tasks import instruction_tasks
 from t0.tasks.recipe_tasks import pretraining_definitions, question_task, translation_task
 
@@ -72,7 +74,8 @@ def text_recipe(folder: Path) -> TaskDefinitions:
         # A folder with templates holds a prompted dataset instead of documents.
         if not (path / TEMPLATES).exists():
             prefix = task_name("text", name or None, None)
-            tasks |= pretraining_definitions(prefix, FolderTexts(path))
+            texts = FolderTexts(path)
+            tasks |= pretraining_definitions(prefix, texts) | denoiser_definitions(prefix, texts)
     return tasks
 
 
@@ -84,7 +87,7 @@ def hub_recipe() -> TaskDefinitions:
     tasks = {}
     for prefix, (repo, config) in HUB.items():
         texts = HubTexts(repo, config, splits=("train", "validation"))
-        tasks |= pretraining_definitions(prefix, texts)
+        tasks |= pretraining_definitions(prefix, texts) | denoiser_definitions(prefix, texts)
     return tasks
 
 
@@ -179,7 +182,7 @@ def _register() -> None:
     definitions = []
     # Build all definitions before registering any, so that an error does not change the registries.
     for kind, where, tasks in _define_tasks():
-        for name in tasks:
+        for name in (*tasks, *denoiser_mixtures(tasks)):
             if name in taken:
                 raise UserError(
                     f"{where}: a task or mixture '{name}' exists already, from {taken[name]}. "
@@ -190,6 +193,8 @@ def _register() -> None:
     for kind, tasks in definitions:
         for name, arguments in tasks.items():
             seqio.TaskRegistry.add(name, **arguments)
+        for name, members in denoiser_mixtures(tasks).items():
+            seqio.MixtureRegistry.add(name, members)
         _registered[kind] = (*_registered.get(kind, ()), *tasks)
 
 

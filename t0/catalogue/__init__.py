@@ -2,13 +2,15 @@
 
     entries = catalogue_entries()            # a task for each template of T0's datasets
     listing = read_listing()                 # every task and mixture by name, with rates
-    listing.mixtures["t0_train"][0]          # ("adversarial_qa_dbert_...", 10000)
+    listing.members("t0_train")[0]           # ("adversarial_qa_dbert_...", 10000.0)
 
 | file | contents |
 |---|---|
 | `prompted_task` | a template applied to a dataset: the task's name, splits and rows |
 | `entries` | tasks of T0's tables (`datasets.csv`, `exclusions.csv`) and of the user's folders |
-| `listing` | search for tasks, caches and mixtures by name; members and rates of mixtures |
+| `listing` | search for tasks, caches and mixtures by name; the tasks of T0's mixtures |
+| `mixture_members` | the tasks and mixtures that the user's mixtures select |
+| `mixing_rates` | rates from counts, caps and temperatures; the rates of mixtures in mixtures |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
 | `sentence_pieces` | token counts and the position at which a token limit truncates a text |
 | `text_growth` | limits of the rules with which a tokenizer changes a text |

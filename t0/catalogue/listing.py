@@ -8,11 +8,6 @@
 A template with answer choices has two tasks: a plain task and a rank-evaluation task, whose name
 ends in `_score_eval`. This module also selects the members of T0's eight mixtures and of the user's
 mixtures.
-
-The mixing rate of a training task is the number of training examples of its dataset. If the dataset
-has more than 500,000 training examples, the rate is 500,000 divided by the number of the dataset's
-templates. The rate of a rank-evaluation task is its number of training examples, but at most
-500,000.
 """
 
 import dataclasses
@@ -20,23 +15,25 @@ import functools
 import itertools
 import posixpath
 import re
-import reprlib
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue.entries import CatalogueEntry, catalogue_entries, is_excluded, own_entries
+from t0.catalogue.mixing_rates import (
+    Rate,
+    TrainingRate,
+    capped_tasks,
+    count_training_examples,
+    examples_rate,
+    task_names,
+    task_rates,
+)
+from t0.catalogue.mixture_members import resolve_mixtures
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
-from t0.files.untrusted import match_names, parsed_json
-from t0.sources import OwnMixture, data_dirs, find_own_mixtures
-
-# A mixing rate: a number, or a function of the task.
-Rate = float | Callable[[Any], float]
-MAX_EXAMPLES_PER_DATASET = 500_000
-# The time for matching all expressions of a user's mixture.
-_MATCHING_SECONDS = 10
+from t0.files.untrusted import parsed_json
+from t0.sources import data_dirs, find_own_mixtures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,85 +95,13 @@ def members(mixture: str, entries: Sequence[CatalogueEntry]) -> list[CatalogueEn
     return [entry for entry in chosen if not is_excluded(mixture, entry.task.name + suffix)]
 
 
-def training_rate(entry: CatalogueEntry) -> int:
-    """Returns the mixing rate of a training task, in examples.
-
-    Raises:
-      UserError: the task is one of the user's own tasks and has no train split.
-    """
-    if entry.dataset is not None:
-        size = entry.dataset.train_size
-    elif "train" in entry.task.split_mapping:
-        size = entry.task.num_rows("train")
-    else:
-        raise UserError(
-            f"task {entry.task.name} has no train split to take a mixing rate from; "
-            "set 'rate' in mixtures.yaml"
-        )
-    if size > MAX_EXAMPLES_PER_DATASET:
-        return MAX_EXAMPLES_PER_DATASET // entry.templates
-    return size
-
-
-def examples_rate(task: Any) -> float:
-    """Returns the mixing rate of a rank-evaluation task: its training examples, at most 500,000.
-
-    If the task is cached, the examples are the records of the cache, which has a record for each
-    choice of each row. Otherwise, the examples are the raw rows. If a dataset has no train split
-    (story_cloze), its first split is counted instead. The original code fails on such a dataset.
-    """
-    split = "train" if "train" in task.splits else task.splits[0]
-    if task.cache_dir:
-        return min(task.get_cached_stats(split)["examples"], MAX_EXAMPLES_PER_DATASET)
-    return min(task.num_input_examples(split), MAX_EXAMPLES_PER_DATASET)
-
-
 def mixture_tasks(mixture: str, entries: Sequence[CatalogueEntry]) -> list[tuple[str, Rate]]:
     """Returns (task name, rate) for each member of one of T0's mixtures."""
     if RULES[mixture].score_eval:
         return [
             (entry.task.name + SCORE_EVAL, examples_rate) for entry in members(mixture, entries)
         ]
-    return [(entry.task.name, training_rate(entry)) for entry in members(mixture, entries)]
-
-
-def own_mixture_tasks(mixture: OwnMixture, names: Collection[str]) -> list[tuple[str, Rate]]:
-    """Returns (task name, rate) for each task that a user's mixture selects.
-
-    Args:
-      mixture: the mixture, as defined in a `mixtures.yaml`.
-      names: the names of the registered tasks.
-
-    Raises:
-      UserError: a regular expression of the mixture matches no task, or takes too long.
-    """
-    rate = examples_rate if mixture.rate == "examples" else mixture.rate
-    chosen: dict[str, None] = {}
-    ends = time.monotonic() + _MATCHING_SECONDS
-    names_of_tasks = frozenset(names)
-    for expression in dict.fromkeys(mixture.tasks):
-        matches = [expression] if expression in names_of_tasks else []
-        if not matches or re.escape(expression) != expression:
-            matches = _match_names(expression, names, ends, mixture)
-        if not matches:
-            raise unknown_name("task", expression, names, f"It is in {mixture.path}.")
-        chosen.update(dict.fromkeys(matches))
-    return [(name, rate) for name in chosen]
-
-
-def _match_names(
-    expression: str, names: Collection[str], ends: float, mixture: OwnMixture
-) -> list[str]:
-    """Returns the names that an expression of a user's mixture matches, within a time limit."""
-    try:
-        return match_names(expression, names, ends=ends)
-    except (TimeoutError, ValueError) as error:
-        slow = f"comparing it with the names of tasks takes over {_MATCHING_SECONDS} s"
-        reason = slow if isinstance(error, TimeoutError) else str(error)
-        raise UserError(
-            f"{mixture.path}: mixture '{mixture.name}': {reprlib.repr(expression)}: {reason}. "
-            "Write a simpler expression, such as 'reviews_.*', or the names of the tasks"
-        ) from error
+    return [(entry.task.name, TrainingRate(entry)) for entry in members(mixture, entries)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,20 +184,15 @@ def mixtures_by_name(
       known: names of mixtures that are already taken.
 
     Returns:
-      name of a mixture -> a list of (task name, rate), one for each member.
+      name of a mixture -> a list of (name of a task or mixture, rate), one for each member. A
+        mixture follows the mixtures that it contains.
 
     Raises:
-      UserError: the name of a user's mixture is already taken.
+      UserError: a user's mixture has a mistake, such as a name that is already taken.
     """
     mixtures = {name: mixture_tasks(name, catalogue_entries()) for name in RULES}
-    taken = {*mixtures, *tasks, *known}
-    for own in find_own_mixtures(data_dirs()):
-        if own.name in taken:
-            raise UserError(
-                f"{own.path}: a task or mixture '{own.name}' exists already; rename yours."
-            )
-        mixtures[own.name] = own_mixture_tasks(own, tasks)
-    return mixtures
+    others = dict.fromkeys(known, ()) | mixtures
+    return mixtures | resolve_mixtures(find_own_mixtures(data_dirs()), tasks, others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,16 +201,24 @@ class Listing:
 
     Attributes:
       tasks: name -> task.
-      mixtures: name -> a list of (task name, rate), one for each member.
+      mixtures: name -> a list of (name of a task or mixture, rate), one for each member.
     """
 
     tasks: Mapping[str, ListedTask]
     mixtures: Mapping[str, list[tuple[str, Rate]]]
 
     def members(self, mixture: str) -> list[tuple[str, float]]:
-        """Returns (task name, rate as a number) for each member of a mixture, sorted by name."""
-        rated = sorted(self.mixtures[mixture], key=lambda member: member[0])
-        return [(n, float(rate(self.tasks[n]) if callable(rate) else rate)) for n, rate in rated]
+        """Returns (task name, rate as a number) for each task of a mixture, sorted by name."""
+        return sorted(task_rates(mixture, self.mixtures, self.tasks).items())
+
+    def capped(self, mixture: str) -> set[str]:
+        """Returns the names of a mixture's tasks whose rate would be larger without a cap."""
+        return capped_tasks(mixture, self.mixtures, self.tasks)
+
+    def training_examples(self, name: str) -> int | None:
+        """Returns the number of a task's training examples, those of its cache if it has one."""
+        task = self.tasks[name]
+        return count_training_examples(task) if "train" in task.splits else None
 
     def sizes(self, name: str) -> dict[str, int]:
         """Returns split -> number of raw rows, for the splits of the task `name`."""
@@ -309,7 +237,7 @@ class Listing:
           UserError: nothing matches. The message suggests similar names.
         """
         if expression in self.mixtures:
-            return sorted(name for name, _ in self.mixtures[expression])
+            return sorted(task_names(expression, self.mixtures, self.tasks))
         return matching(expression, self.tasks, self.mixtures)
 
 

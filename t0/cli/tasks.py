@@ -4,6 +4,7 @@ t0 tasks                         # the mixtures
 t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
 t0 tasks --cache_dirs=/data/cache --json sciq_.*
+t0 tasks t0_train --rates --steps=10000     # shares, epochs, and the tasks whose rate is capped
 
 Without --module_import, it reads T0's catalogue. This does not need TensorFlow. `t0 show` and
 `t0 lint` read their tasks in the same way:
@@ -21,15 +22,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from t0.catalogue import listing
+from t0.catalogue.mixing_rates import capped_tasks
 from t0.catalogue.row_preview import PreviewText, RowPreview
-from t0.cli.arguments import add_shared, split_list
-from t0.errors import UserError
+from t0.cli.arguments import Number, add_shared, split_list
+from t0.config.plain_data import Positive
+from t0.errors import UserError, unknown_name
 from t0.text_tables import print_table
 
 _COLUMNS = {
     "mixture": ("mixture", "tasks", "rate", "cached"),
     "task": ("task", "splits", "rate", "cached"),
 }
+_RATE_COLUMNS = ("task", "rate", "share", "epochs", "capped")
+# T0 and T5 train with 2^20 tokens a batch, which are 1,024 rows of 1,024 tokens.
+_EXAMPLES_PER_STEP = 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     regex = "a mixture's name, or a regular expression of tasks"
     parser.add_argument("regex", nargs="?", help=regex)
     add_shared(parser, "data_dir", "cache_dirs", "module_import", "json")
+    parser.add_argument(
+        "--rates",
+        action="store_true",
+        help="print rate, share, epochs and caps of a mixture's tasks",
+    )
+    parser.add_argument(
+        "--steps", action=Number, kind=Positive, metavar="N", help="steps, to compute epochs"
+    )
+    parser.add_argument(
+        "--examples_per_step",
+        action=Number,
+        kind=Positive,
+        default=_EXAMPLES_PER_STEP,
+        metavar="N",
+        help=f"examples in a batch (default: {_EXAMPLES_PER_STEP:,}; packed rows have several)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -45,16 +67,22 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: a name is unknown. The message suggests similar names.
     """
+    if args.steps and not args.rates:
+        raise UserError(f"--steps={args.steps} is for the epochs in --rates: add --rates.")
     tasks = read_listing(args.module_import, split_list(args.cache_dirs))
-    kind, rows = _rows(tasks, args.regex)
+    if args.rates:
+        columns, rows = _RATE_COLUMNS, _rate_rows(tasks, args)
+        kind = "task"
+    else:
+        kind, rows = _rows(tasks, args.regex)
+        columns = _COLUMNS[kind]
     if args.json:
         json.dump(rows, sys.stdout, indent=1)
         print()
         return 0
-    columns = _COLUMNS[kind]
-    print_table(
-        columns, [[_format_value(row[c]) for c in columns] for row in rows], right=("rate",)
-    )
+    format_value = _format_rate if args.rates else _format_value
+    cells = [[format_value(row[c]) for c in columns] for row in rows]
+    print_table(columns, cells, right=("rate", "share", "epochs"))
     print(f"{len(rows):,} {kind if len(rows) == 1 else kind + 's'}", file=sys.stderr)
     return 0
 
@@ -65,6 +93,37 @@ def _rows(tasks: Any, regex: str | None) -> tuple[str, list[dict[str, Any]]]:
     if regex in tasks.mixtures:
         return "task", [_task(tasks, name, rate) for name, rate in tasks.members(regex)]
     return "task", [_task(tasks, name, None) for name in tasks.select(regex)]
+
+
+def _rate_rows(tasks: Any, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns a row for each task of a mixture.
+
+    The keys are `task`, `rate`, `share` (of the examples), `epochs` (passes over the train split in
+    `--steps` steps; None if unknown) and `capped` (whether the rate would be larger without a cap).
+
+    Raises:
+      UserError: the mixture is unknown.
+    """
+    mixture = args.regex
+    if mixture not in tasks.mixtures:
+        fix = "Name a mixture: t0 tasks MIXTURE --rates."
+        raise unknown_name("mixture", mixture or "", tasks.mixtures, fix)
+    members, capped = tasks.members(mixture), tasks.capped(mixture)
+    total = sum(rate for _, rate in members if rate is not None)
+    rows = []
+    for name, rate in members:
+        share = rate / total if total and rate is not None else None
+        size = tasks.training_examples(name) if args.steps and share is not None else None
+        epochs = args.steps * args.examples_per_step * share / size if size else None
+        row = (name, rate, share, epochs, name in capped)
+        rows.append(dict(zip(_RATE_COLUMNS, row, strict=True)))
+    return rows
+
+
+def _format_rate(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:,.4g}" if isinstance(value, float) and value < 1000 else _format_value(value)
 
 
 def _mixture(tasks: Any, name: str) -> dict[str, Any]:
@@ -114,6 +173,19 @@ class RegisteredListing:
             (task.name, _if_known(functools.partial(rate_of, seqio_mixture, task), task.name))
             for task in seqio_mixture.tasks
         ]
+
+    def capped(self, mixture: str) -> set[str]:
+        """Returns the names of a mixture's tasks whose rate would be larger without a cap."""
+        mixtures = {n: list(m.rate_per_task_name.items()) for n, m in self.mixtures.items()}
+        return _if_known(lambda: capped_tasks(mixture, mixtures, self.tasks), mixture) or set()
+
+    def training_examples(self, name: str) -> int | None:
+        """Returns the number of a task's training examples, those of its cache if it has one."""
+        from t0.feeding.data_spec import count_examples
+
+        task = self.tasks[name]
+        cached = bool(task.cache_dir)
+        return _if_known(lambda: count_examples(task, "train", use_cached=cached), name)
 
     def sizes(self, name: str) -> dict[str, int | None]:
         """Returns split -> number of examples (None if unknown); {} if the data is absent."""

@@ -60,6 +60,7 @@ class ObjectiveSpec:
       document_eos: the id that is appended to each document before documents are joined, or None.
       first_sentinel: the id that replaces the first masked span of a segment. The ids that replace
         the following spans count down from `first_sentinel`. None if no span is masked.
+      mode: the ids with which all inputs begin, such as those of UL2's mode tokens.
     """
 
     selector: str
@@ -68,6 +69,7 @@ class ObjectiveSpec:
     eos: Mapping[str, Count | None]
     document_eos: Count | None = None
     first_sentinel: Count | None = None
+    mode: tuple[Count, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

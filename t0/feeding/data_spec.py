@@ -45,6 +45,8 @@ from t0.feeding.uncached import (
 )
 from t0.files import paths
 from t0.files.untrusted import parsed_json
+from t0.tasks.denoisers import describe_mode
+from t0.tasks.gin_mixtures import register_gin_mixtures
 from t0.tasks.instruction_tasks import InstructionSettings
 from t0.tasks.prompted_tasks import expand_choices, is_prompted_source
 from t0.tasks.recipe_tasks import RecordSource
@@ -66,6 +68,7 @@ def known_mixture(name: str) -> seqio.Mixture | seqio.Task:
             "there is no data to read. Set it with --gin.MIXTURE_NAME=\"'NAME'\", and the module "
             "that registers it with --module_import"
         )
+    register_gin_mixtures()
     names = [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]
     if name not in names:
         more = (
@@ -185,7 +188,7 @@ def rate_of(mixture: seqio.Mixture, task: seqio.Task) -> float:
     """
     try:
         return mixture.get_rate(task)
-    except (AssertionError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
         uncounted = [t.name for t in mixture.tasks if "train" in t.splits and not _has_count(t)]
         needs = (
             f"the number of examples of {uncounted[0]} is unknown: give the task "
@@ -660,7 +663,7 @@ def require_split(name: str, split: str, *, setting: str = "run.dataset_split") 
 
 
 def notes(name: str, split: str) -> Iterator[str]:
-    """Yields notes about the rows that the recipe tasks in the mixture `name` left out.
+    """Yields notes about the recipe tasks in the mixture `name`: rows left out, UL2's mode tokens.
 
     Args:
       name: a mixture's or task's name.
@@ -668,6 +671,8 @@ def notes(name: str, split: str) -> Iterator[str]:
     Raises:
       UserError: if the data is malformed.
     """
-    for task in seqio.get_subtasks(known_mixture(name)):
+    tasks = seqio.get_subtasks(known_mixture(name))
+    for task in tasks:
         if isinstance(task.source, RecordSource) and split in task.splits:
             yield from task.source.notes(split)
+    yield from filter(None, dict.fromkeys(map(describe_mode, tasks)))

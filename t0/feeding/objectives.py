@@ -27,7 +27,7 @@ from t0.config.bindings import bound
 from t0.config.specification import EosSpec, InstructionSpec, ObjectiveSpec
 from t0.errors import UserError
 from t0.feeding import pretraining
-from t0.tasks import instruction_steps
+from t0.tasks import denoisers, instruction_steps
 
 # Parameter of T5's preprocessors that gin can bind -> its default.
 _GIN_DEFAULTS: dict[str, Any] = {
@@ -43,6 +43,8 @@ _GIN_DEFAULTS: dict[str, Any] = {
     "denoise.input_feature_key": "inputs",
     "random_spans_noise_mask.random_roll": False,
 }
+# The fewest tokens of inputs after UL2's mode token: a token, a sentinel and EOS.
+_SHORTEST_INPUTS = 3
 
 
 def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec | None:
@@ -64,8 +66,19 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
     function, keywords = steps[0], {}
     if isinstance(function, functools.partial) and not function.args:
         function, keywords = function.func, function.keywords
+    features, mode = task.output_features, ()
+    name = denoisers.denoiser_of(task)
+    if name is not None and "inputs" in lengths:
+        row = denoisers.denoiser(name)
+        mode = denoisers.mode_ids(name, features["inputs"].vocabulary)
+        function, keywords = row.step, row.parameters
+        lengths = {**lengths, "inputs": lengths["inputs"] - len(mode)}
+        if lengths["inputs"] < _SHORTEST_INPUTS:
+            raise UserError(
+                f"task {task.name}: inputs have {lengths['inputs']} tokens after the mode token of "
+                f"{len(mode)}, and need {_SHORTEST_INPUTS}. Lengthen run.sequence_length"
+            )
     make, defaults, feature_names = _OBJECTIVES.get(function, (None, {}, ()))
-    features = task.output_features
     # A task with other features or arguments is built differently from T5's tasks.
     if make is None or set(keywords) - set(defaults) or set(features) != set(feature_names):
         return None
@@ -85,6 +98,7 @@ def objective_of(task: seqio.Task, lengths: Mapping[str, int]) -> ObjectiveSpec 
             else None
             for name in feature_names
         },
+        mode=mode,
         **make(task, lengths, **parameters),
     )
 

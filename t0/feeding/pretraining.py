@@ -178,6 +178,8 @@ def examples(
     if joins:
         pieces = join_documents(pieces)
     features = corrupt(split(pieces, objective.segment_tokens), rng, objective)
+    if objective.mode:
+        features["inputs"] = prepend(features["inputs"], objective.mode)
     return {
         name: append_eos(features[name], eos, lengths[name]) for name, eos in objective.eos.items()
     }
@@ -357,6 +359,17 @@ def select_masked(sequences: Ragged, mask: np.ndarray) -> Ragged:
     if mask.all():
         return sequences
     return Ragged(sequences.values[mask], np.append(0, np.cumsum(mask))[sequences.ends])
+
+
+def prepend(sequences: Ragged, ids: Sequence[int]) -> Ragged:
+    """Begins each sequence with the same token ids."""
+    ends = sequences.ends + len(ids) * np.arange(len(sequences.ends))
+    values = np.empty(ends[-1], np.int32)
+    is_token = np.ones(len(values), bool)
+    places = ends[:-1, None] + np.arange(len(ids))
+    values[places], is_token[places] = ids, False
+    values[is_token] = sequences.values
+    return Ragged(values, ends)
 
 
 def append_eos(sequences: Ragged, eos: int | None, limit: int | None) -> Ragged:

@@ -7,7 +7,8 @@
 | file | contents |
 |---|---|
 | `splits` | `open_split`, which opens the rows of a split; a check for tasks with missing data |
-| `folders`, `own_data` | data folders and the splits in them; the user's own prompts and mixtures |
+| `folders`, `own_data` | data folders and the splits in them; the user's own prompts |
+| `mixture_files` | the user's own mixtures |
 | `hub` | data on the Hugging Face hub: names of T0's datasets, rows, streamed documents |
 | `schema` | split sizes and columns of T0's datasets; conversion of later copies; withheld labels |
 | `column_kinds` | the kinds of values in columns, and how predictions read other files |
@@ -22,7 +23,8 @@ is opened. The `datasets` library is imported when data on the hub is needed.
 from t0.sources.documents import document_column, document_key
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
 from t0.sources.json_lines import SKIP_VARIABLE, skip_bad_rows
-from t0.sources.own_data import OwnDataset, OwnMixture, find_own_datasets, find_own_mixtures
+from t0.sources.mixture_files import OwnMixture, find_own_mixtures
+from t0.sources.own_data import OwnDataset, find_own_datasets
 from t0.sources.schema import features, hidden_label, split_sizes
 from t0.sources.splits import (
     SplitRows,

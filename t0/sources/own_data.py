@@ -1,35 +1,27 @@
-"""Finds the user's own datasets (folders with a `templates.yaml`) and mixtures (`mixtures.yaml`).
+"""Finds the user's own datasets: folders with a `templates.yaml`.
 
     /data/mine/reviews/templates.yaml          find_own_datasets([Path("/data/mine")])
     /data/mine/reviews/train.jsonl             # [OwnDataset(name='reviews', subset=None, ...)]
-    /data/mine/mixtures.yaml                   find_own_mixtures([Path("/data/mine")])
 
 `templates.yaml` is in promptsource's format. It may be in a data folder itself, in `<dataset>/` or
 in `<dataset>/<subset>/`. If the file has the keys `dataset` and `subset`, their values are the
 dataset's name and subset. Otherwise the names of the folders are used. This module lists folders.
-It reads only files named `templates.yaml` and `mixtures.yaml`.
+It reads only files named `templates.yaml`.
 """
 
 import dataclasses
 import functools
-import re
-import reprlib
 import sys
 from pathlib import Path
-from typing import Any
 
 from t0.errors import UserError, reading
 from t0.files import checked_name
 from t0.files.any_path import is_readable
-from t0.files.untrusted import SAFE_LOADER, read_yaml
 from t0.prompts import TemplateFile, read_template_file
 from t0.sources.folders import FILE_PATTERN, SplitFile, folder_splits, local_splits
-from t0.sources.json_lines import holds_texts
 from t0.sources.schema import DEFAULT_SUBSET, features, split_sizes
 
 TEMPLATES = "templates.yaml"
-MIXTURES = "mixtures.yaml"
-_MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 10_000, 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,25 +42,6 @@ class OwnDataset:
     folder: Path
     template_file: TemplateFile
     splits: dict[str, Path | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnMixture:
-    """A mixture that a `mixtures.yaml` defines.
-
-    Attributes:
-      name: the mixture's name.
-      tasks: regular expressions. A task is a member of the mixture if an expression matches the
-        task's whole name.
-      rate: the mixing rate of each member, as a number. If the value is "examples", each member's
-        rate is its number of examples.
-      path: the file that defines the mixture.
-    """
-
-    name: str
-    tasks: tuple[str, ...]
-    rate: str | float
-    path: Path
 
 
 def find_own_datasets(dirs: list[Path]) -> list[OwnDataset]:
@@ -102,30 +75,6 @@ def own_splits(dirs: list[Path], dataset: str, subset: str | None) -> dict[str, 
         if (name, own_subset) == (dataset, subset):
             splits = folder_splits(folder) | splits
     return splits
-
-
-def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
-    """Reads the mixtures that the `mixtures.yaml` in each data folder defines.
-
-        my_mixture:
-          tasks: ["reviews_.*", super_glue_rte_GPT_3_style]
-          rate: examples        # or a number; examples is the default
-
-    Raises:
-      UserError: a file is malformed, or two mixtures have the same name.
-    """
-    mixtures: dict[str, OwnMixture] = {}
-    for path in (data_dir / MIXTURES for data_dir in dirs):
-        content = _read_mixtures(path) if path.is_file() else {}
-        if not isinstance(content, dict):
-            raise UserError(f"{path}: expected {_FORM}, got {type(content).__name__}.")
-        for name, entry in content.items():
-            if name in mixtures:
-                raise UserError(
-                    f"{path}: the mixture '{name}' is also in {mixtures[name].path}. Rename one."
-                )
-            mixtures[name] = _read_mixture(path, name, entry)
-    return list(mixtures.values())
 
 
 def _template_folders(dirs: list[Path]) -> list[tuple[Path, str, str | None, TemplateFile]]:
@@ -210,40 +159,3 @@ def _find_splits(
 
 def _format_title(name: str, subset: str | None) -> str:
     return f"'{name}/{subset}'" if subset else f"'{name}'"
-
-
-def _read_mixtures(path: Path) -> Any:
-    return read_yaml(path, SAFE_LOADER, kind="file of mixtures", count_values=True)
-
-
-def _read_mixture(path: Path, name: object, entry: object) -> OwnMixture:
-    where = f"{path}: mixture '{name}'"
-    if not isinstance(name, str) or not isinstance(entry, dict) or entry.keys() - _KEYS:
-        raise UserError(f"{where}: expected {_FORM}, got {reprlib.repr(entry)}.")
-    tasks, rate = entry.get("tasks"), entry.get("rate", "examples")
-    try:
-        if not holds_texts(tasks):
-            raise ValueError("expected a list of texts")
-        if len(tasks) > _MOST_EXPRESSIONS or max(map(len, tasks), default=0) > _LONGEST_EXPRESSION:
-            raise ValueError(
-                f"expected at most {_MOST_EXPRESSIONS:,} of at most {_LONGEST_EXPRESSION:,} "
-                "characters"
-            )
-        for pattern in tasks:
-            re.compile(pattern)
-    except (re.error, ValueError, RecursionError, OverflowError) as error:
-        raise UserError(
-            f"{where}: the key 'tasks' must be a list of regular expressions for task names, got "
-            f"{reprlib.repr(tasks)} ({error})."
-        ) from error
-    number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if rate != "examples" and not (number and 0 < rate <= sys.float_info.max):
-        raise UserError(
-            f"{where}: the key 'rate' must be 'examples' or a number above 0, got"
-            f" {reprlib.repr(rate)}."
-        )
-    return OwnMixture(name, tuple(tasks), rate, path)
-
-
-_KEYS = {"tasks", "rate"}
-_FORM = "mixture names with {tasks: [regular expressions], rate: examples or a number}"

@@ -170,24 +170,36 @@ def pretraining_definitions(
       texts: the documents.
     """
     source = TextSource(texts)
+    return {
+        f"{prefix}_{objective}": pretraining_task(
+            source, steps, ("inputs", "targets") if with_inputs else ("targets",)
+        )
+        for objective, (steps, with_inputs) in OBJECTIVES.items()
+    }
+
+
+def pretraining_task(
+    source: TextSource, steps: Sequence[Callable[..., Any]], features: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the arguments of `seqio.TaskRegistry.add` for a task over documents.
+
+    Args:
+      source: the documents.
+      steps: the preprocessors after the caching point.
+      features: the names of the features.
+    """
     feature = seqio.Feature(default_vocabulary(), add_eos=True, dtype=tf.int32)
-    definitions = {}
-    for objective, (steps, with_inputs) in OBJECTIVES.items():
-        names = ("inputs", "targets") if with_inputs else ("targets",)
-        definitions[f"{prefix}_{objective}"] = {
-            "source": source,
-            "preprocessors": [
-                functools.partial(
-                    t5_preprocessors.rekey, key_map={"inputs": None, "targets": "text"}
-                ),
-                seqio.preprocessors.tokenize,
-                seqio.CacheDatasetPlaceholder(),
-                *steps,
-            ],
-            "output_features": dict.fromkeys(names, feature),
-            "metric_fns": [],
-        }
-    return definitions
+    return {
+        "source": source,
+        "preprocessors": [
+            functools.partial(t5_preprocessors.rekey, key_map={"inputs": None, "targets": "text"}),
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            *steps,
+        ],
+        "output_features": dict.fromkeys(features, feature),
+        "metric_fns": [],
+    }
 
 
 _QUESTION_FIELDS = {

@@ -1,14 +1,8 @@
 """The catalogue as data equals what `import t0.seqio_tasks` registers."""
 
 import json
-from pathlib import Path
 
-import pytest
-
-from t0.catalogue import listing
 from t0.catalogue.listing import read_listing
-from t0.errors import UserError
-from t0.sources import OwnMixture
 
 
 def write_own(folder):
@@ -45,19 +39,3 @@ def test_catalogue_listing_equals_registered_tasks_and_rates(imported, tmp_path,
         "moods_which_score_eval": 2.0,
         "super_glue_cb_can_we_infer_score_eval": 250.0,
     }
-
-
-def test_own_mixture_expressions_have_a_time_limit(monkeypatch):
-    names = ["a.b", "axb", "a" * 40, "mine_good"]
-
-    def members(*expressions):
-        mixture = OwnMixture("one", expressions, 1.0, Path("mixtures.yaml"))
-        return [name for name, _ in listing.own_mixture_tasks(mixture, names)]
-
-    assert members("mine_good", "a.b") == ["mine_good", "a.b", "axb"]
-    assert members("(?!mine).*b", "(?i)MINE_.*") == ["a.b", "axb", "mine_good"]
-    monkeypatch.setattr(listing, "_MATCHING_SECONDS", 1)
-    with pytest.raises(UserError, match=r"mixtures.yaml: mixture 'one': .*takes over 1 s"):
-        members("(a|aa)+#")
-    with pytest.raises(UserError, match="unknown task"):
-        members("((.+)+)+#")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from t0.errors import UserError
+from t0.tasks.denoisers import UL2
 
 OBJECTIVES = ("span_corruption", "prefix_lm", "lm")
 
@@ -31,14 +32,19 @@ def test_recipe_text_folders_become_tasks(tmp_path, imported):
         assert not any(name.startswith("text_") for name in seqio.TaskRegistry.names())
         found = recipes()
         prefixes = ("text", "text_my_books")
-        assert found["text"] == tuple(f"{p}_{o}" for p in prefixes for o in OBJECTIVES)
+        objectives = (*OBJECTIVES, *(f"ul2_{name}" for name in UL2))
+        assert found["text"] == tuple(f"{p}_{o}" for p in prefixes for o in objectives)
+        mixture = seqio.MixtureRegistry.get("text_my_books_ul2")
+        assert [task.name for task in mixture.tasks] == sorted(
+            f"text_my_books_ul2_{name}" for name in UL2
+        )
         assert seqio.TaskRegistry.get("text_lm").splits == ("train",)
         books = seqio.TaskRegistry.get("text_my_books_prefix_lm")
         assert books.splits == ("train", "validation")
         rows = books.source.get_dataset("validation").as_numpy_iterator()
         assert [row["text"] for row in rows] == [b"d"]
         # Nothing is asked of the hub before it is read, and the tests have no network.
-        assert found["hub"] == tuple(f"c4_hub_{objective}" for objective in OBJECTIVES)
+        assert found["hub"] == tuple(f"c4_hub_{objective}" for objective in objectives)
         assert seqio.TaskRegistry.get("c4_hub_lm").splits == ("train", "validation")
 
 
@@ -70,5 +76,6 @@ def test_recipe_text_tasks_are_listed_without_a_size(tmp_path, imported, capsys)
     write(tmp_path / "text" / "train.jsonl", "a")
     with imported(tmp_path):
         asked = {"regex": "text_lm", "data_dir": None, "cache_dirs": "", "json": False}
+        asked |= {"rates": False, "steps": None}
         tasks.main(argparse.Namespace(module_import=["t0.recipes"], **asked))
     assert "train ?" in capsys.readouterr().out

@@ -33,7 +33,9 @@ templates:
     answer_choices: no ||| yes
     metadata: !TemplateMetadata {original_task: true, metrics: [Accuracy]}
 """
-_MIXTURES = 'one: {tasks: ["mine_.*", "(a|b)+c"], rate: 2.5}\ntwo: {tasks: [x]}\n'
+_MIXTURES = """one: {tasks: ["mine_.*", "(a|b)+c"], rate: 2.5}
+two: {tasks: [x, {task: "mine.*", exclude: "y", cap: 3}, {mixture: one, rate: 2}], temperature: 2}
+"""
 _GIN = "import gin\nMACRO = 'x'\nrun.train_steps = 5\na/b.c = @d()\nx.y = [1, (2, {'k': %MACRO})]\n"
 
 
@@ -110,15 +112,14 @@ def own_folders(folder: Path) -> Callable[[st.DataObject], None]:
     _jsonl(dataset / "train.jsonl")
 
     def run(data: st.DataObject) -> None:
-        from t0.catalogue.listing import own_mixture_tasks
-        from t0.sources.own_data import find_own_datasets, find_own_mixtures
+        from t0.catalogue.mixture_members import resolve_mixtures
+        from t0.sources import find_own_datasets, find_own_mixtures
 
         copy = data.draw(damaged_folder(folder / "whole", folder / "copy"))
         for found in find_own_datasets([copy]):
             for template in found.template_file.templates:
                 _template(template.jinja, template.answer_choices).example(ROWS[0])
-        for mixture in find_own_mixtures([copy]):
-            own_mixture_tasks(mixture, ["mine_good", "x", "ab" * 20])
+        resolve_mixtures(find_own_mixtures([copy]), ["mine_good", "x", "ab" * 20], {"t0": []})
 
     return run
 

@@ -293,6 +293,7 @@ def test_layering_only_the_catalogue_registers_tasks():
         for path in SOURCES
         if not path.is_relative_to(ROOT / "seqio_tasks")
         and path.parent.name != "testing"  # whose tasks are unregistered again
+        and path.name != "gin_mixtures.py"  # a run's mixtures are known after gin is parsed
         for node in nodes(_tree(path))
         if isinstance(node, ast.Call)
         and last_name(node.func) in ("add", "add_provider")

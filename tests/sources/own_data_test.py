@@ -5,7 +5,7 @@ import datasets
 import pytest
 
 from t0.errors import UserError
-from t0.sources import find_own_datasets, find_own_mixtures, open_split
+from t0.sources import find_own_datasets, open_split
 
 TEMPLATE = """\
 templates:
@@ -43,7 +43,6 @@ def names(found):
 
 def test_own_data_empty_folders_give_nothing(tmp_path):
     assert find_own_datasets([]) == find_own_datasets([tmp_path]) == []
-    assert find_own_mixtures([]) == find_own_mixtures([tmp_path]) == []
 
 
 def test_own_data_folder_can_be_one_dataset(tmp_path):
@@ -138,55 +137,6 @@ def test_own_data_changed_template_file_is_read_again(tmp_path):
     assert find_own_datasets([tmp_path])[0].template_file.templates[0].name == "fancy"
 
 
-def test_own_data_mixtures_tasks_and_rates(tmp_path):
-    path = tmp_path / "mixtures.yaml"
-    path.write_text("one:\n  tasks: ['a_.*', b]\ntwo: {tasks: [c], rate: 12.5}\n")
-    one, two = find_own_mixtures([tmp_path])
-    assert (one.name, one.tasks, one.rate, one.path) == ("one", ("a_.*", "b"), "examples", path)
-    assert (two.name, two.tasks, two.rate) == ("two", ("c",), 12.5)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("a: [", ":2: not a file of mixtures"),
-        ("- a", "got list"),
-        ("", "got NoneType"),
-        ("m: x", "mixture 'm'"),
-        ("3: {tasks: [a]}", "mixture '3'"),
-        ("m: {rate: 1}", "key 'tasks'"),
-        ("m: {tasks: []}", "key 'tasks'"),
-        ("m: {tasks: a}", "key 'tasks'"),
-        ("m: {tasks: [1]}", "key 'tasks'"),
-        ("m: {tasks: {a: 1}}", "key 'tasks'"),
-        ("m: {tasks: [!!binary 'YQ==']}", "key 'tasks'"),
-        ("m: {tasks: ['(']}", "key 'tasks'.*regular expression"),
-        (f"m: {{tasks: ['{'(' * 900}']}}", "key 'tasks'.*regular expression"),
-        ("[" * 10**5, "nested more than 100 levels deep"),
-        ("m: {tasks: [a], rate: fast}", "key 'rate'"),
-        ("m: {tasks: [a], rate: 0}", "key 'rate'"),
-        ("m: {tasks: [a], rate: .inf}", "key 'rate'"),
-        ("m: {tasks: [a], rate: .nan}", "key 'rate'"),
-        (f"m: {{tasks: [a], rate: {10**400}}}", "key 'rate'"),
-        ("m: {tasks: [a], rate: yes}", "key 'rate'"),
-        ("m: {tasks: [a], weight: 1}", "'weight': 1"),
-    ],
-)
-def test_own_data_malformed_mixture_names_file_and_key(tmp_path, text, told):
-    (tmp_path / "mixtures.yaml").write_text(text)
-    with pytest.raises(UserError, match=told) as error:
-        find_own_mixtures([tmp_path])
-    assert str(tmp_path / "mixtures.yaml") in str(error.value)
-
-
-def test_own_data_duplicate_mixture_name_is_refused(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mixtures.yaml").write_text("m: {tasks: [x]}")
-    with pytest.raises(UserError, match="'m'"):
-        find_own_mixtures([tmp_path / "a", tmp_path / "b"])
-
-
 @pytest.mark.parametrize(
     ("head", "kind"),
     [
@@ -210,17 +160,3 @@ def test_own_data_saved_split_name_outside_folder_refused(tmp_path):
     state.write_text(state.read_text().replace('"train"', '"../../x/train"'))
     with pytest.raises(UserError, match=r"'\.\./\.\./x/train' cannot be the name of a split"):
         find_own_datasets([tmp_path])
-
-
-@pytest.mark.parametrize(
-    ("tasks", "told"),
-    [
-        ("x," * 300_000, "more than 200,000 values"),
-        ("x," * 10_001, "at most 10,000 of at most 1,000 characters"),
-        ("x" * 1_001, "at most 10,000 of at most 1,000 characters"),
-    ],
-)
-def test_own_data_mixture_file_that_is_too_large_is_refused(tmp_path, tasks, told):
-    (tmp_path / "mixtures.yaml").write_text(f"one: {{tasks: [{tasks}]}}")
-    with pytest.raises(UserError, match=told):
-        find_own_mixtures([tmp_path])

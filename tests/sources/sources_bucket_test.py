@@ -9,7 +9,7 @@ import pytest
 
 from t0 import testing
 from t0.sources import data_dirs, find_own_datasets, folders, open_split
-from t0.sources.own_data import find_own_mixtures
+from t0.sources.mixture_files import find_own_mixtures
 
 ROWS = [{"text": f"row {number}", "label": number % 2} for number in range(1500)]
 
