@@ -13,7 +13,8 @@ import seqio
 import tensorflow as tf
 
 from t0.caching import RecordOptions, cache_files
-from t0.caching.source_shards import ExampleCounter
+from t0.caching.source_shards import ExampleCounter, serialize
+from tests.helpers.cases import as_subtests
 
 TASKS = ("toy_lines", "toy:shapes")
 BASE_SEED = 11
@@ -57,6 +58,29 @@ def test_caching_records_equal_stock_seqio(stock, cache_here, tmp_path, task, sp
         assert (ours / name).read_text() == (theirs / name).read_text()
     names = {p.name for p in theirs.iterdir()} | {"provenance.json"}  # a file of ours
     assert {p.name for p in ours.iterdir()} == names
+
+
+NUMBERS = ("int8", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+# Functions, because a file that computes when it is imported cannot be run in a forked process.
+VALUES = {
+    "text": lambda: tf.constant(b"a\0"),
+    "texts": lambda: tf.constant([[b"x\0"], [b""]]),
+    "truth": lambda: tf.constant(True),
+    "truths": lambda: tf.constant([True, False]),
+    "no texts": lambda: tf.constant([], tf.string),
+    "no rows": lambda: tf.zeros([0, 3], tf.int64),
+    "ragged": lambda: tf.ragged.constant([[1], [2, 3]]),
+    "python": lambda: [1, 2],
+    **{name: lambda name=name: tf.cast([[0.1, 3.7]], name) for name in NUMBERS},
+    **{f"one {name}": lambda name=name: tf.cast(2, name) for name in NUMBERS},
+}
+
+
+@as_subtests("name", VALUES)
+def test_serialized_values_equal_seqio(name):
+    example = {"value": VALUES[name](), "other": tf.constant(5)}
+    expected = seqio.dict_to_tfexample(example).SerializeToString(deterministic=True)
+    assert serialize(example) == expected
 
 
 @pytest.mark.slow

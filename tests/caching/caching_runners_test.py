@@ -85,14 +85,14 @@ def test_caching_workers_give_the_same_prompted_records(
 def test_caching_to_an_object_store(with_data, cache_here, tmp_path, monkeypatch):
     """Through TensorFlow's file system, of which one in memory stands for gs://."""
     out = f"ram://{tmp_path.name}/out"
-    cache_here(tmp_path / "local", *PROMPTED, "toy_lines")
+    cache_here(tmp_path / "local", *PROMPTED, "toy_function")
     monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
-    cache_here(out, *PROMPTED, "toy_lines")
+    cache_here(out, *PROMPTED, "toy_function")
     for name, content in files(tmp_path / "local").items():
         with tf.io.gfile.GFile(f"{out}/{name}", "rb") as file:
             assert file.read() == content, name
     assert sorted(name.strip("/") for name in tf.io.gfile.listdir(out)) == sorted(
-        [*PROMPTED, "toy_lines"]
+        [*PROMPTED, "toy_function"]
     )
 
 

@@ -98,7 +98,7 @@ def _likelihoods(text):
     return np.array([c["log_likelihood"] for line in lines for c in line["choices"]])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_t5x_checkpoint_is_decoded_and_scored(command, formats, model_dir, tmp_path):
     (tmp_path / "inputs").write_text("much rain today\nmuch snow today\n")
     (tmp_path / "targets").write_text("rain\nsnow\n")
@@ -146,7 +146,7 @@ def test_checkpoint_of_another_model_or_vocabulary_is_refused(command, formats, 
     assert "trained with 256" in text
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_model_api_exports_to_hugging_face(command, model_dir, tmp_path):
     run(
         command,
@@ -158,7 +158,7 @@ def test_model_api_exports_to_hugging_face(command, model_dir, tmp_path):
     assert weights_of(tmp_path / "hf") == weights_of(tmp_path / "model" / "model.ckpt-21")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_run_gin_files_take_any_checkpoint_format(command, formats, model_dir, tmp_path):
     def gin(**macros):
         return [f"--gin.{name}={value!r}" for name, value in macros.items()]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from t0 import testing
 from t0.caching import source_shards
 from t0.compat import seqio
 from t0.compat import tf1 as tf
@@ -52,27 +53,39 @@ def without_choices(dataset):
     return dataset.map(lambda row: {n: row[n] for n in row if n not in ("idx", "is_correct")})
 
 
+def task_of(after, *, choices=False, targets_eos=True):
+    features = {
+        "inputs": seqio.Feature(VOCABULARY, add_eos=True),
+        "targets": seqio.Feature(VOCABULARY, add_eos=targets_eos),
+    }
+    steps = [tokenize, *([] if choices else [without_choices])]
+    return seqio.TaskRegistry.add(
+        "tea",
+        source=seqio.FunctionDataSource(questions, splits=["test"]),
+        preprocessors=[*steps, seqio.CacheDatasetPlaceholder(), *after],
+        output_features=features,
+        metric_fns=[],
+    )
+
+
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory):
+    """The records with and without answer choices: the steps after the cache do not change them."""
+    folders = {choices: tmp_path_factory.mktemp("cache") for choices in (True, False)}
+    for choices, folder in folders.items():
+        with testing.registries_restored():
+            write_cache(folder / "tea", task_of([], choices=choices))
+    return folders
+
+
 @pytest.fixture
-def add_task(tmp_path, clean_registries):
-    """Registers a task with some steps after the cache, and caches it in many files."""
+def add_task(caches, clean_registries):
+    """Registers a task with some steps after the cache, which has many files."""
     before = list(seqio.get_global_cache_dirs())
-    seqio.set_global_cache_dirs([str(tmp_path)])
 
     def add(after, *, choices=False, targets_eos=True):
-        features = {
-            "inputs": seqio.Feature(VOCABULARY, add_eos=True),
-            "targets": seqio.Feature(VOCABULARY, add_eos=targets_eos),
-        }
-        steps = [tokenize, *([] if choices else [without_choices])]
-        task = seqio.TaskRegistry.add(
-            "tea",
-            source=seqio.FunctionDataSource(questions, splits=["test"]),
-            preprocessors=[*steps, seqio.CacheDatasetPlaceholder(), *after],
-            output_features=features,
-            metric_fns=[],
-        )
-        write_cache(tmp_path / "tea", task)
-        return task
+        seqio.set_global_cache_dirs([str(caches[choices])])
+        return task_of(after, choices=choices, targets_eos=targets_eos)
 
     yield add
     seqio.set_global_cache_dirs(before)
@@ -163,10 +176,9 @@ def test_appended_eos_answer_choices_equal_seqio(add_task, layout):
     spec = spec_of(task)
     files, eos = spec.tasks[0].cache_files, spec.tasks[0].eos
     ours = sort_records(cached_records(task.name, files, eos=eos).records)()
-    names = [name for name in FEATURES if name in read_with_seqio(task, None)[0]]
-    theirs = sort_records(
-        record_of({name: row[name] for name in names}) for row in read_with_seqio(task, None)
-    )()
+    rows = read_with_seqio(task, None)
+    names = [name for name in FEATURES if name in rows[0]]
+    theirs = sort_records(record_of({name: row[name] for name in names}) for row in rows)()
     for one, other in itertools.zip_longest(ours, theirs):
         assert one[:2] == other[:2]
         assert one.inputs.tolist() == other.inputs.tolist()

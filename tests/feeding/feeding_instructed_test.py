@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
+from t0 import testing
 from t0.caching import source_shards
 from t0.config.specification import InstructionSpec
 from t0.errors import UserError
@@ -38,15 +40,26 @@ def vocabulary(tmp_path_factory):
     return train_vocabulary(folder / "tiny.model", itertools.chain(*texts), size=200)
 
 
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory, vocabulary):
+    """The records of a task of instructions, in two files for each split."""
+    folder = tmp_path_factory.mktemp("cached")
+    with testing.registries_restored(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("T0_VOCAB", str(vocabulary))
+        data = tiny_recipes.lay_out_sni(folder / "sni")
+        task = seqio.TaskRegistry.add(NAME, **instruction_tasks(data)[NAME])
+        for split in task.splits:
+            examples = source_shards.read_examples(task, split, 0, of=1, base_seed=None)
+            write_cache(folder / "cache" / NAME, split, list(examples))
+    return folder
+
+
 @pytest.fixture
-def task(tmp_path, clean_registries, vocabulary, monkeypatch):
-    """A task of instructions, cached in two files."""
+def task(cached, tmp_path, clean_registries, vocabulary, monkeypatch):
+    """A task of instructions with a cache of its own."""
     monkeypatch.setenv("T0_VOCAB", str(vocabulary))
-    folder = tiny_recipes.lay_out_sni(tmp_path / "sni")
-    task = seqio.TaskRegistry.add(NAME, **instruction_tasks(folder)[NAME])
-    for split in task.splits:
-        examples = source_shards.read_examples(task, split, 0, of=1, base_seed=None)
-        write_cache(tmp_path / "cache" / NAME, split, list(examples))
+    shutil.copytree(cached, tmp_path, dirs_exist_ok=True)
+    task = seqio.TaskRegistry.add(NAME, **instruction_tasks(tmp_path / "sni")[NAME])
     before = list(seqio.get_global_cache_dirs())
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
     yield task
@@ -93,7 +106,8 @@ def test_instruction_examples_equal_seqio_cached_and_live(task):
     for longest in LONGEST:
         found = inputs_of(examples_of(source_of(longest=longest)))
         assert found == inputs_of(of_seqio(task, "train", longest, use_cached=True))
-        assert found == inputs_of(of_seqio(task, "train", longest, use_cached=False))
+        if longest in LONGEST[1:3]:
+            assert found == inputs_of(of_seqio(task, "train", longest, use_cached=False))
         assert all(row[-1] == 1 and len(row) <= longest for row in found)
         assert len({tuple(row) for row in found}) == (103 if longest > 60 else 1)
         sizes.add(len(found[0]))
@@ -186,8 +200,9 @@ def ragged(rows):
     return Ragged(values, np.cumsum([0, *map(len, rows)]))
 
 
-@pytest.mark.parametrize("longest", [1, 12, 25, 40, 64])
-@pytest.mark.parametrize("eos", [True, False])
+@pytest.mark.parametrize(
+    ("longest", "eos"), [(1, True), (12, False), (25, True), (25, False), (40, True), (64, False)]
+)
 def test_instruction_joining_to_length_equals_tensorflow(longest, eos):
     rng = np.random.default_rng(longest)
     sizes = rng.integers(0, 10, (200, 7)) * (rng.random((200, 7)) < 0.8)

@@ -204,7 +204,7 @@ def _command(job):
     os._exit(status or 0)
 
 
-def _convert(names):
+def convert_first(names=CONVERTED_FIRST):
     """Fills the cache of TensorFlow's autograph, without an operation, thus without a thread."""
     from tensorflow.python.autograph.core import converter
     from tensorflow.python.autograph.impl import api
@@ -236,7 +236,7 @@ def _serve(imported):
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     if "tensorflow" in sys.modules:
-        _convert(CONVERTED_FIRST)
+        convert_first()
     gc.collect()
     gc.freeze()  # a child that collected garbage would write to, and so copy, every page
     for line in sys.stdin:

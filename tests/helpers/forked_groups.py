@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_server import IMPORTED_FIRST
+from tests.helpers.command_server import IMPORTED_FIRST, convert_first
 from tests.helpers.confined import confinement
 
 # Folders whose files share what takes long to make (a trained model, a server of commands), and the
@@ -97,6 +97,8 @@ def _import_once():
     for name in IMPORTED_FIRST if "tensorflow" in sys.modules else ():
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+    if "tensorflow" in sys.modules:
+        convert_first()
     gc.collect()
     gc.freeze()  # a child that collected garbage would write to, and so copy, every page
     threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
