@@ -27,24 +27,31 @@ def ragged(many, choices, seed=0):
     return inputs, targets
 
 
-@pytest.fixture
-def both(monkeypatch, tmp_path):
-    """Returns a scorer that packs and one that does not, of one random checkpoint."""
-    made = []
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Returns a scorer that packs and one that does not, of one random checkpoint.
+
+    Scorers of the same arguments are the same, so tests also share the programs of a batch shape.
+    """
+    opened = {}
 
     def scorers(model="t5.1.1", **given):
-        checkpoint = write_checkpoint(tmp_path, random_variables(model, layers=2))
-        made.append(make_scorer(model, layers=2, **given))
-        with monkeypatch.context() as patch:
-            patch.setattr(scorer_module, "pack_attention", lambda *_: False)
-            made.append(make_scorer(model, layers=2, **given))
-        assert [scorer.packs for scorer in made] == [True, False]
-        for scorer in made:
-            scorer.restore(checkpoint)
-        return made
+        key = (model, *given.items())
+        if key not in opened:
+            variables = random_variables(model, layers=2)
+            checkpoint = write_checkpoint(tmp_path_factory.mktemp("packed"), variables)
+            packed = make_scorer(model, layers=2, **given)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(scorer_module, "pack_attention", lambda *_: False)
+                padded = make_scorer(model, layers=2, **given)
+            assert [packed.packs, padded.packs] == [True, False]
+            for scorer in (packed, padded):
+                scorer.restore(checkpoint)
+            opened[key] = packed, padded
+        return opened[key]
 
     yield scorers
-    for scorer in made:
+    for scorer in (scorer for pair in opened.values() for scorer in pair):
         scorer.close()
 
 
@@ -66,7 +73,7 @@ def test_packing_batches_of_one_shape_share_a_program(both):
     packed, padded = both()
     shape, count = PackedShape(1, 200, 60), len(packed._programs)
     for seed in range(3):
-        inputs, targets = ragged(4, 2, seed=seed)
+        inputs, targets = ragged(3, 2, seed=seed)
         found = packed.log_likelihoods(inputs, targets, shape)
         np.testing.assert_allclose(found, padded.log_likelihoods(inputs, targets), atol=3e-5)
     assert len(packed._programs) == count + 1
@@ -101,7 +108,7 @@ def test_packing_sharding_of_rows_and_heads_keeps_scores(mesh, both):
 
 def test_packing_vocabulary_in_blocks_keeps_scores(both, monkeypatch):
     packed, padded = both()
-    inputs, targets = ragged(5, 3)
+    inputs, targets = ragged(3, 2)
     monkeypatch.setattr(scorer_module, "_BLOCK", 4)
     found = packed.log_likelihoods(inputs, targets)
     np.testing.assert_allclose(found, padded.log_likelihoods(inputs, targets), atol=3e-5)

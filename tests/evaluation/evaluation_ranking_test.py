@@ -11,7 +11,7 @@ import pytest
 
 from t0.evaluation import scorer as scorer_module
 from tests.evaluation import readable_examples
-from tests.evaluation.evaluation_runs import dataset, evaluate, read_scores
+from tests.evaluation.evaluation_runs import dataset, evaluate_on_mesh, read_scores
 from tests.evaluation.numpy_t5 import NumpyT5
 from tests.evaluation.tiny_models import make_scorer, random_variables, write_checkpoint
 
@@ -62,7 +62,7 @@ def ranked(checkpoint, tmp_path, capsys):
     """Runs the evaluation; returns each example's line, and the number of batch shapes."""
 
     def run(**arguments):
-        folder = evaluate(
+        folder = evaluate_on_mesh(
             tmp_path,
             [dataset("readable", readable_examples.records())],
             limits=LIMITS,

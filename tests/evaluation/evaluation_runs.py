@@ -9,6 +9,7 @@ import pytest
 from t5.data import postprocessors
 from t5.evaluation.metrics import rank_classification
 
+from tests.evaluation.numpy_model import NumpyModel
 from tests.evaluation.numpy_t5 import NumpyT5
 from tests.evaluation.tiny_models import LAYOUT, MODEL, VOCABULARY, bind
 
@@ -79,17 +80,7 @@ def dataset(name, records, metrics=(rank_classification,)):
 
 
 def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arguments):
-    """Runs the evaluation and returns its folder; `shapes` makes it use so many batch shapes."""
-    shapes = arguments.pop("shapes", None)
-    if shapes:
-        limit = f"score_eval.max_shapes = {shapes}"
-        arguments["params"] = [*arguments.get("params", ()), limit]
-        with pytest.MonkeyPatch.context() as patched:
-            # Otherwise so small a model has all of its batches in one shape.
-            patched.setattr(scorer, "model_costs", _costs_of_padding_alone)
-            return evaluate(
-                model_dir, datasets, batch_size=batch_size, limits=limits, mesh=mesh, **arguments
-            )
+    """Runs the evaluation with the model in NumPy, or with `open_model`, and returns its folder."""
     bind("t5.1.1", "get_variable_dtype.master_dtype = 'float32'", *arguments.pop("params", ()))
     gin.bind_parameter("get_variable_dtype.activation_dtype", "float32")
     run_arguments = {
@@ -106,9 +97,22 @@ def evaluate(model_dir, datasets, *, batch_size=8, limits=LIMITS, mesh="", **arg
         "eval_dir_suffix": None,
         "eval_checkpoint_step": arguments.pop("step", None),
     }
+    open_model = arguments.pop("open_model", NumpyModel)
     checkpoint = arguments.pop("checkpoint", None)
-    rank_tasks(run_arguments, checkpoint, models.opener(run_arguments, "tensorflow"))
+    rank_tasks(run_arguments, checkpoint, open_model or models.opener(run_arguments, "tensorflow"))
     return model_dir / "validation_eval"
+
+
+def evaluate_on_mesh(*arguments, shapes=None, params=(), **keywords):
+    """Evaluates with Mesh TensorFlow, which builds a graph for each of the batch `shapes`."""
+    keywords["open_model"] = None
+    if not shapes:
+        return evaluate(*arguments, params=params, **keywords)
+    limit = f"score_eval.max_shapes = {shapes}"
+    with pytest.MonkeyPatch.context() as patched:
+        # Otherwise so small a model has all of its batches in one shape.
+        patched.setattr(scorer, "model_costs", _costs_of_padding_alone)
+        return evaluate(*arguments, params=[*params, limit], **keywords)
 
 
 def _costs_of_padding_alone(variables):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from t0.errors import UserError
+from t0.evaluation.batching import PackedShape
 from t0.evaluation.mesh_model import find_unused_weights
 from tests.evaluation.numpy_t5 import NumpyT5
 from tests.evaluation.tiny_models import make_scorer, padded, random_variables, write_checkpoint
@@ -38,6 +39,7 @@ def checkpoint(variables, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scorer(checkpoint):
+    """Holds `checkpoint`; a test that restores another one restores this one at its end."""
     scorer = make_scorer()
     scorer.restore(checkpoint)
     yield scorer
@@ -66,10 +68,11 @@ def test_log_likelihoods_do_not_depend_on_padding_or_batch(scorer, variables):
     wanted = expected(variables)
     wider = scorer.log_likelihoods(padded(INPUTS, 80), padded(CHOICES, 9))
     np.testing.assert_allclose(wider, wanted, atol=2e-5)
+    row = PackedShape(1, max(map(len, INPUTS)), 7)  # one program for all that are alone
     for b, (ids, choices) in enumerate(zip(INPUTS, CHOICES, strict=True)):
-        alone = scorer.log_likelihoods(padded([ids]), padded([choices]))
+        alone = scorer.log_likelihoods(padded([ids]), padded([choices]), row)
         np.testing.assert_allclose(alone[0], wanted[b], atol=2e-5)
-        backwards = scorer.log_likelihoods(padded([ids]), padded([choices[::-1]]))
+        backwards = scorer.log_likelihoods(padded([ids]), padded([choices[::-1]]), row)
         np.testing.assert_allclose(backwards[0], wanted[b][::-1], atol=2e-5)
 
 
@@ -125,16 +128,16 @@ def test_bfloat16_model_has_float32_logits_and_softmax(variables, tmp_path, mesh
     scorer.close()
 
 
-def test_checkpoint_restored_again_replaces_weights_of_every_shape(checkpoint, variables, tmp_path):
+def test_checkpoint_restored_again_replaces_weights_of_every_shape(
+    scorer, checkpoint, variables, tmp_path
+):
     other = random_variables("t5.1.1", seed=2)
-    scorer = make_scorer()
-    scorer.restore(checkpoint)
     first = scorer.log_likelihoods(padded(INPUTS), padded(CHOICES))
     scorer.restore(write_checkpoint(tmp_path, other, step=3))
     second = scorer.log_likelihoods(padded(INPUTS), padded(CHOICES))
     np.testing.assert_allclose(first, expected(variables), atol=1e-4)
     np.testing.assert_allclose(second, expected(other), atol=1e-4)
-    scorer.close()
+    scorer.restore(checkpoint)
 
 
 def _lacking(variables):
@@ -170,22 +173,21 @@ def test_checkpoint_leftover_weights_are_listed():
         (dict.copy, "bfloat16", "as bfloat16.*master_dtype = 'bfloat16'"),
     ],
 )
-def test_checkpoint_of_another_model_is_refused(variables, tmp_path, change, dtype, message):
+def test_checkpoint_of_another_model_is_refused(  # noqa: PLR0913
+    scorer, variables, tmp_path, change, dtype, message
+):
     changed = dict(variables)
     change(changed)
-    scorer = make_scorer()
     with pytest.raises(UserError, match=message):
         scorer.restore(write_checkpoint(tmp_path, changed, dtype=dtype))
     with pytest.raises(UserError, match="nowhere.*cannot be read"):
         scorer.restore(str(tmp_path / "nowhere"))
-    scorer.close()
 
 
-def test_checkpoint_that_is_truncated_is_refused(checkpoint, tmp_path):
+def test_checkpoint_that_is_truncated_is_refused(scorer, checkpoint, tmp_path):
     folder = shutil.copytree(Path(checkpoint).parent, tmp_path / "cut")
     (data,) = folder.glob("*.data-*")
     data.write_bytes(data.read_bytes()[:5000])
-    scorer = make_scorer()
     with pytest.raises(UserError, match=r"model.ckpt-0.data-.* is truncated: 5,000 bytes of"):
         scorer.restore(str(folder / "model.ckpt-0"))
-    scorer.close()
+    scorer.restore(checkpoint)

@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from tests.evaluation.evaluation_runs import (
     by_hand,
     dataset,
     evaluate,
+    evaluate_on_mesh,
     make_records,
     read_scores,
 )
+from tests.evaluation.numpy_model import NumpyModel
 from tests.evaluation.tiny_models import random_variables, write_checkpoint
 from tests.helpers.cases import one_quick
 
@@ -32,26 +35,42 @@ def variables():
     return random_variables("t5.1.1", seed=5)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, variables):
+    folder = tmp_path_factory.mktemp("written")
+    write_checkpoint(folder, variables, step=7)
+    return folder
+
+
 @pytest.fixture
-def model_dir(tmp_path, variables):
-    write_checkpoint(tmp_path, variables, step=7)
+def model_dir(tmp_path, written):
+    for path in written.iterdir():
+        shutil.copy(path, tmp_path)
+    state = tmp_path / "checkpoint"
+    state.write_text(state.read_text().replace(str(written), str(tmp_path)))
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("limits", "differing_inputs"),
+    ("run", "limits", "differing_inputs"),
     [
-        (LIMITS, True),
-        (None, False),
-        pytest.param(LIMITS, False, marks=pytest.mark.slow),
-        pytest.param(None, True, marks=pytest.mark.slow),
+        (evaluate_on_mesh, LIMITS, True),
+        *(
+            pytest.param(evaluate_on_mesh, *given, marks=pytest.mark.slow)
+            for given in [(None, False), (LIMITS, False), (None, True)]
+        ),
+        *(
+            (evaluate, limits, differing)
+            for limits in (LIMITS, None)
+            for differing in (True, False)
+        ),
     ],
 )
 def test_rank_evaluation_files_equal_computation_by_hand(
-    model_dir, variables, limits, differing_inputs
+    model_dir, variables, run, limits, differing_inputs
 ):
     records = make_records(0, differing_inputs=differing_inputs)
-    folder = evaluate(model_dir, [dataset("made_up", records)], limits=limits)
+    folder = run(model_dir, [dataset("made_up", records)], limits=limits)
     wanted = by_hand(variables, records, limits)
 
     lines = read_scores(folder, "made_up", 7)
@@ -82,7 +101,7 @@ def test_rank_evaluation_does_not_depend_on_batch_or_mesh(model_dir):
     records = make_records(3, examples=9)
 
     def scores(**arguments):
-        folder = evaluate(model_dir, [dataset("made_up", records)], **arguments)
+        folder = evaluate_on_mesh(model_dir, [dataset("made_up", records)], **arguments)
         lines = read_scores(folder, "made_up", 7)
         return np.array([c["log_likelihood"] for line in lines for c in line["choices"]])
 
@@ -213,7 +232,7 @@ def test_tensorboard_events_of_each_step_have_published_tags(model_dir, variable
 @pytest.mark.parametrize("shapes", one_quick([3, 1]))
 def test_rank_evaluation_tasks_share_batches_and_keep_scores(model_dir, variables, shapes):
     tasks = {f"task_{i}": make_records(20 + i, examples=2 + i % 3) for i in range(12)}
-    folder = evaluate(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)
+    folder = evaluate_on_mesh(model_dir, [dataset(*task) for task in tasks.items()], shapes=shapes)
     assert list(json.loads((folder / "results_7.json").read_text())["tasks"]) == list(tasks)
     for name, records in tasks.items():
         lines = read_scores(folder, name, 7)
@@ -221,6 +240,13 @@ def test_rank_evaluation_tasks_share_batches_and_keep_scores(model_dir, variable
             example, choice = record["idx"]
             found = lines[example]["choices"][choice]["log_likelihood"]
             assert found == pytest.approx(score, abs=1e-4)
+
+
+class NoisyModel(NumpyModel):
+    """Its scores depend on the batch in which a choice is, as rounding does."""
+
+    def score(self, batch):
+        return super().score(batch) + np.float32(batch.lay_out()[0].sum() % 101 / 1000)
 
 
 def test_resume_of_rank_evaluation_after_last_finished_task(model_dir, monkeypatch, capsys):
@@ -239,7 +265,8 @@ def test_resume_of_rank_evaluation_after_last_finished_task(model_dir, monkeypat
 
     def run():
         # No limits: with as few examples, too many of a task's targets would be cut.
-        return evaluate(model_dir, [noted(name) for name in tasks], limits=None)
+        datasets = [noted(name) for name in tasks]
+        return evaluate(model_dir, datasets, limits=None, open_model=NoisyModel)
 
     def files():
         scores = {name: (folder / "scores" / f"{name}_7.jsonl").read_text() for name in tasks}
@@ -304,7 +331,7 @@ def test_resume_with_changed_checkpoint_scores_again(model_dir, variables, monke
 def test_rank_evaluation_bfloat16_is_a_setting(model_dir, variables):
     records = make_records(0)
     params = ["score_eval.dtype = 'bfloat16'"]
-    folder = evaluate(model_dir, [dataset("made_up", records)], params=params)
+    folder = evaluate_on_mesh(model_dir, [dataset("made_up", records)], params=params)
     lines = read_scores(folder, "made_up", 7)
     found = np.array(
         [lines[r["idx"][0]]["choices"][r["idx"][1]]["log_likelihood"] for r in records]

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from t0.evaluation import results
-from tests.evaluation.evaluation_runs import dataset, evaluate, make_records
+from tests.evaluation.evaluation_runs import dataset, evaluate_on_mesh, make_records
 from tests.evaluation.tiny_models import random_variables, write_checkpoint
 
 STEPS = (7, 9)
@@ -26,7 +26,7 @@ def write_checkpoints(model_dir):
 
 def run(model_dir):
     tasks = [dataset(name, make_records(seed, examples=9)) for seed, name in enumerate(TASKS)]
-    return evaluate(model_dir, tasks, step="all")
+    return evaluate_on_mesh(model_dir, tasks, step="all")
 
 
 def _kill_at(write, line):

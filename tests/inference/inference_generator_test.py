@@ -61,7 +61,13 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [*((name, "t5.1.1") for name in METHODS), ("greedy", "t5.1.0")]
+    ("name", "model"),
+    [
+        ("greedy", "t5.1.1"),
+        ("beams", "t5.1.1"),
+        pytest.param("beams without a penalty", "t5.1.1", marks=pytest.mark.slow),
+        ("greedy", "t5.1.0"),
+    ],
 )
 def test_decoding_equals_a_search_without_cached_states(checkpoints, name, model):
     method = METHODS[name]

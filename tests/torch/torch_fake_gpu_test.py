@@ -47,7 +47,7 @@ def run(library, *cases):
     ("size", "kernel", "worlds"),
     [
         ("small", "plain", (1, 8)),
-        ("small", "efficient", (1, 8)),
+        pytest.param("small", "efficient", (1, 8), marks=pytest.mark.exhaustive),
         ("xl", "efficient", (8,)),
         pytest.param("xl", "plain", (1, 64), marks=pytest.mark.exhaustive),
         pytest.param("xxl", "efficient", (1, 8, 64), marks=pytest.mark.exhaustive),

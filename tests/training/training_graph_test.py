@@ -90,17 +90,20 @@ def test_microbatches_do_not_change_the_training_step(compiles, monkeypatch):
         assert several == pytest.approx(one, rel=1e-5)
 
 
+DROPOUT = {"dropout": 0.5, "rate": 0.0}
+
+
 @functools.cache
-def looked_at(mesh):
-    """A graph that no test runs."""
-    given = tiny.training_spec(mesh=mesh)
+def with_dropout(mesh):
+    """A graph that tests share: they look at it, or run it in sessions of their own."""
+    given = tiny.training_spec(mesh=mesh, **DROPOUT)
     settings = {"activations": tf.float32, "validates": False}
     return training_graph.build(given, features=tiny.FEATURES, seed=0, **settings)
 
 
 def test_weight_norm_is_summed_in_a_fixed_order():
     """AddN, which TensorFlow makes of added scalars, begins with any that nothing else reads."""
-    metrics = looked_at("").metrics
+    metrics = with_dropout("").metrics
     found = metrics.op.inputs[training_graph.METRICS.index("weight_square")]
     while found.op.type in ("Identity", "Cast"):
         found = found.op.inputs[0]
@@ -110,7 +113,7 @@ def test_weight_norm_is_summed_in_a_fixed_order():
 @pytest.mark.parametrize("mesh", ["", pytest.param("batch:2,model:2", marks=pytest.mark.slow)])
 def test_training_step_reads_each_variable_once(mesh):
     # A second read could come after the step's own update of the variable.
-    built = looked_at(mesh)
+    built = with_dropout(mesh)
     roots = [built.train.name, built.metrics.op.name]
     step = tf.graph_util.extract_sub_graph(built.graph.as_graph_def(), roots).node
     read = {node.name: node.input[0] for node in step if node.op == "ReadVariableOp"}
@@ -134,12 +137,9 @@ def test_training_steps_on_several_devices_equal_one_device(mesh):
         assert several.step(batch) == pytest.approx(one.step(batch), rel=1e-5)
 
 
-DROPOUT = {"dropout": 0.5, "rate": 0.0}
-
-
 def test_dropout_depends_on_seed_and_step():
     batch, given = tiny.first_batches(1)[0], DROPOUT
-    first = tiny.Steps(tiny.training_spec(**given))
+    first = tiny.Steps(tiny.training_spec(**given), built=with_dropout(""))
     again = tiny.Steps(tiny.training_spec(**given), built=first.graph)
     losses = [first.step(batch)["loss"] for _ in range(3)]
     assert [again.step(batch)["loss"] for _ in range(3)] == losses

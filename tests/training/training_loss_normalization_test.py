@@ -66,8 +66,12 @@ def weighted_steps(params=(), **settings):
     return tiny.Steps(spec, built=built)
 
 
-def test_loss_per_sequence_is_the_mean_of_each_examples_mean(examples):
-    steps = weighted_steps()
+@pytest.fixture(scope="module")
+def steps():
+    return weighted_steps()
+
+
+def test_loss_per_sequence_is_the_mean_of_each_examples_mean(examples, steps):
 
     def validated(batch):
         feed = steps.fed(add_loss_weights(batch, "sequences"))
@@ -85,10 +89,9 @@ def test_loss_per_sequence_is_the_mean_of_each_examples_mean(examples):
 
 
 @pytest.mark.parametrize("pack", one_quick([True, False]))
-def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, pack):
+def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, steps, pack):
     batch = add_loss_weights(filled(examples, pack=pack), "sequences")
-    whole = weighted_steps()
-    weights, expected = whole.weights(), whole.step(batch)
+    weights, expected = steps.weights(), steps.step(batch)
     for settings in ({"params": MICROBATCHES}, {"mesh": "batch:2"}):
         other = weighted_steps(**settings)
         assert other.graph.microbatches == (4 if "params" in settings else 1)

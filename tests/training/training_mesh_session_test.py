@@ -36,10 +36,12 @@ BFLOAT16 = ["get_variable_dtype.master_dtype = 'bfloat16'"]
 
 
 def run(folder, steps, *, data=None, options=(), **settings):
+    """Trains for some steps; by default with weights that a checkpoint rounds."""
     folder.mkdir(exist_ok=True)
     data = data or tiny.made_up_data()
     given = LoopOptions(**{"train_steps": steps, "log_every_steps": 1, **dict(options)})
-    train(tiny.training_spec(folder, **settings), given, lambda **_: data)
+    spec = tiny.training_spec(folder, **{"params": BFLOAT16, **settings})
+    train(spec, given, lambda **_: data)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +91,7 @@ def killed_after(monkeypatch, step):
 def whole(tmp_path_factory):
     """A run of 12 steps without a break, its weights rounded in the checkpoint."""
     folder = tmp_path_factory.mktemp("whole")
-    run(folder, 12, params=BFLOAT16)
+    run(folder, 12)
     return folder
 
 
@@ -106,8 +108,8 @@ def test_resume_after_a_kill_is_bit_for_bit(
     for step in killed:
         with monkeypatch.context() as patch, pytest.raises(Killed):
             killed_after(patch, step)
-            run(tmp_path, 12, params=BFLOAT16)
-    run(tmp_path, 12, params=BFLOAT16)
+            run(tmp_path, 12)
+    run(tmp_path, 12)
     assert recorded(tmp_path) == recorded(whole)
     theirs = weights(whole, 12)
     for name, value in weights(tmp_path, 12).items():
@@ -120,10 +122,10 @@ def test_resume_after_a_kill_is_bit_for_bit(
 
 @pytest.mark.slow
 def test_resume_on_another_seed_is_refused(whole, tmp_path):
-    run(tmp_path, 4, options={"seed": 5}, data=tiny.made_up_data(5), params=BFLOAT16)
+    run(tmp_path, 4, options={"seed": 5}, data=tiny.made_up_data(5))
     assert recorded(tmp_path)[1]["loss"] != recorded(whole)[1]["loss"]
     with pytest.raises(UserError, match="--seed=5"):
-        run(tmp_path, 8, params=BFLOAT16)
+        run(tmp_path, 8)
 
 
 def test_resume_record_is_small_and_metrics_are_complete(whole):
@@ -152,6 +154,7 @@ def test_model_info_file_is_written_only_on_request(whole, tmp_path):
     assert "encoder/block_000" in (tmp_path / "info.txt").read_text()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_with_status_75(tmp_path, monkeypatch):
     progress = Recorder.progress
 
@@ -169,6 +172,7 @@ def test_sigterm_saves_and_exits_with_status_75(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 def test_nan_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
     with pytest.raises(
         UserError, match="training has diverged. The last checkpoint, step 0, is kept"
@@ -256,7 +260,7 @@ def held_out(monkeypatch):
 
 def test_validation_loss_is_recorded_next_to_training_loss(tmp_path, capsys, held_out):
     options = {"validate_every_steps": 2, "validation_batches": 2}
-    run(tmp_path, 4, options=options, params=BFLOAT16)
+    run(tmp_path, 4, options=options)
     found = recorded(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("validation_loss" in line for line in lines) == 2
@@ -264,6 +268,7 @@ def test_validation_loss_is_recorded_next_to_training_loss(tmp_path, capsys, hel
     assert "held-out " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch, held_out):
     given = [3.0, 2.0, 2.5, 2.4, 2.3, 1.0]
     monkeypatch.setattr(
@@ -273,7 +278,7 @@ def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch,
     )
     monkeypatch.setattr(recorder, "evaluation_line", lambda step, fields: f"evaluated {step}")
     options = {"validate_every_steps": 2, "stop_after_evaluations": 2}
-    keep = {"keep_checkpoint_max": 1, "save_checkpoints_steps": 3, "params": BFLOAT16}
+    keep = {"keep_checkpoint_max": 1, "save_checkpoints_steps": 3}
     run(tmp_path, 12, options=options, **keep)
     out = capsys.readouterr().out
     assert "evaluated 4  best so far" in out
@@ -297,7 +302,7 @@ def test_early_stopping_keeps_the_best_checkpoint(tmp_path, capsys, monkeypatch,
 @pytest.mark.slow
 def test_best_checkpoint_by_unknown_metric_is_refused(tmp_path):
     tiny_tasks.register()
-    best = ["keep_checkpoints.best_by = 'eval/acuracy'"]
+    best = [*BFLOAT16, "keep_checkpoints.best_by = 'eval/acuracy'"]
     with pytest.raises(UserError, match="by eval/acuracy, but nothing evaluates it"):
         run(tmp_path / "a", 4, params=best)
     with pytest.raises(UserError, match="no split 'validation'; unset it"):
@@ -342,6 +347,7 @@ def test_task_metrics_in_training_do_not_change_the_weights(
     assert {"validation_loss", "eval/accuracy", "eval/tiny_decoded/accuracy"} <= tags
 
 
+@pytest.mark.slow
 def test_time_limit_ends_training_and_counts_all_starts(tmp_path, capsys, monkeypatch, held_out):
     # A clock of steps: each takes a minute, and nothing else takes time.
     minutes = [0.0]
@@ -355,7 +361,7 @@ def test_time_limit_ends_training_and_counts_all_starts(tmp_path, capsys, monkey
     monkeypatch.setattr(mesh_session, "one_step", step)
     monkeypatch.setattr(loop.time, "monotonic", lambda: 60 * minutes[0])
     options = {"validate_every_steps": 1000, "validation_batches": 1}
-    run(tmp_path, 100, options={"max_hours": 0.1, **options}, params=BFLOAT16)  # 6 minutes
+    run(tmp_path, 100, options={"max_hours": 0.1, **options})  # 6 minutes
     out = capsys.readouterr().out
     # With a step and a half in reserve. What is evaluated now and then is so at the end, too.
     assert "step 5  held-out" in out
@@ -363,9 +369,9 @@ def test_time_limit_ends_training_and_counts_all_starts(tmp_path, capsys, monkey
     assert checkpoint_files.latest(str(tmp_path)).endswith("ckpt-5")
     record = resume_file.record(str(tmp_path / "model.ckpt-5"))
     assert record["seconds"] == 300
-    run(tmp_path, 100, options={"max_hours": 5 / 60}, params=BFLOAT16)
+    run(tmp_path, 100, options={"max_hours": 5 / 60})
     assert "nothing to train: the budget of 0.0833333 hours is used" in capsys.readouterr().out
-    run(tmp_path, 100, options={"max_hours": 0.15}, params=BFLOAT16)  # 3 minutes more
+    run(tmp_path, 100, options={"max_hours": 0.15})  # 3 minutes more
     assert "saved at step 8 of 100" in capsys.readouterr().out
 
 
@@ -383,10 +389,10 @@ def test_sigterm_saves_and_the_next_start_evaluates(
     options = {"validate_every_steps": 4, "validation_batches": 1}
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         patch.setattr(Recorder, "progress", told)
-        run(tmp_path, 12, params=BFLOAT16, options=options)
+        run(tmp_path, 12, options=options)
     options["log_every_steps"] = 1
     assert "step 8  validation" not in capsys.readouterr().out
-    run(tmp_path, 12, params=BFLOAT16, options=options)
+    run(tmp_path, 12, options=options)
     out = capsys.readouterr().out
     assert out.index("step 8  held-out") < out.index("step 9/12")
     found = recorded(tmp_path)
@@ -429,6 +435,7 @@ def test_infinite_gradient_norm_stops_the_run(tmp_path, monkeypatch):
         run(tmp_path, 12)
 
 
+@pytest.mark.slow
 def test_last_lines_name_the_checkpoint_and_the_next_command(tmp_path, capsys):
     run(tmp_path, 3)
     *_, trained, following = capsys.readouterr().out.splitlines()

@@ -63,7 +63,7 @@ def test_step_memory_estimate_is_near_tensorflow_allocation(model, lengths):
 
 def test_step_memory_of_another_model_is_not_estimated(monkeypatch):
     spec = tiny.training_spec(params=SIZES)
-    graph = build(spec, features=tiny.FEATURES, seed=0, activations=tf.float32, validates=False)
+    graph = SimpleNamespace(microbatches=1, slots=["slot"])
     assert mesh_session.memory_lines(spec, graph, 4)
     stack = SimpleNamespace(layer_stack=SimpleNamespace(_layers=[SimpleNamespace()]))
     for model in (SimpleNamespace(encoder=None), SimpleNamespace(encoder=stack, decoder=stack)):
