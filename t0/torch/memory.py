@@ -9,21 +9,17 @@ The formulas are those in `t0.mesh.formulas`. This module adds the weights and g
 sharding gathers. It also chooses the switches that save memory but need more time. `docs/gpu.md`
 has a table of all terms. Tests compare the estimated bytes of activations with the tensors that
 PyTorch stores for the backward pass.
-
-    find_gpu("a100-80")                                 # a name for `t0 plan --gpu=`
-    find_gpu_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 """
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import expected_shapes
 from t0.config.model_spec import ModelShape
 from t0.config.specification import AdapterSpec, ConfiguredSpec
-from t0.errors import UserError, unknown_name
+from t0.errors import UserError
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import recorder
@@ -36,67 +32,6 @@ USABLE = 0.9
 CHOICES = ("auto", "on", "off")
 GRADIENTS = ("auto", "keep", "fused", "offload")
 _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
-
-
-class Gpu(NamedTuple):
-    """A type of GPU, with its memory and peak FLOP/s.
-
-    The FLOP/s are for dense matrix products of bfloat16 numbers, summed in float32. Data sheets
-    also have a number "with sparsity", which is twice as high, but T5's weights are not sparse.
-
-    Attributes:
-      name: the name of the GPU in the flag `--gpu`.
-      memory_gib: the memory in GiB.
-      teraflops: the peak TFLOP/s of dense bfloat16 products; None if the GPU does not compute
-        bfloat16 products.
-      devices: PyTorch's names for this GPU.
-      source: the NVIDIA document in which these numbers are published.
-    """
-
-    name: str
-    memory_gib: int
-    teraflops: float | None
-    devices: tuple[str, ...]
-    source: str
-
-    @property
-    def bytes(self) -> int:
-        """The memory in bytes."""
-        return self.memory_gib * 2**30
-
-
-_A100_40 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB")
-_A100_80 = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe")
-_V100_32 = ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", "Tesla V100-PCIE-32GB")
-GPUS = (
-    Gpu("v100-32", 32, None, _V100_32, "V100 data sheet (2020)"),
-    Gpu("t4", 16, None, ("Tesla T4",), "T4 data sheet (2019)"),
-    Gpu("a100-40", 40, 312.0, _A100_40, "A100 data sheet (2021)"),
-    Gpu("a100-80", 80, 312.0, _A100_80, "A100 data sheet (2021)"),
-    Gpu("h100-80", 80, 989.0, ("NVIDIA H100 80GB HBM3",), "H100 data sheet (2023), SXM"),
-    Gpu("h200-141", 141, 989.0, ("NVIDIA H200",), "H200 data sheet (2023), SXM"),
-    Gpu("l4", 24, 121.0, ("NVIDIA L4",), "L4 data sheet (2023)"),
-    Gpu("a10", 24, 125.0, ("NVIDIA A10",), "A10 data sheet (2021)"),
-    Gpu("rtx-3090", 24, 71.0, ("NVIDIA GeForce RTX 3090",), "GA102 whitepaper (2020)"),
-    Gpu("rtx-4090", 24, 165.2, ("NVIDIA GeForce RTX 4090",), "Ada whitepaper (2022)"),
-)
-
-
-def find_gpu(name: str) -> Gpu:
-    """Returns the GPU with this name in the table, such as "a100-80".
-
-    Raises:
-      UserError: if the name is unknown. The message contains the most similar names.
-    """
-    by_name = {gpu.name: gpu for gpu in GPUS}
-    if name.lower() not in by_name:
-        raise unknown_name("GPU", name, list(by_name), "(--gpu)")
-    return by_name[name.lower()]
-
-
-def find_gpu_by_device_name(device: str) -> Gpu | None:
-    """Returns the GPU with this device name in PyTorch; None if it is not in the table."""
-    return next((gpu for gpu in GPUS if device in gpu.devices), None)
 
 
 @dataclasses.dataclass(frozen=True)

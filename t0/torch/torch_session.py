@@ -29,7 +29,16 @@ from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
 from t0.files.any_path import any_path
 from t0.machine import available_memory_bytes
-from t0.torch import adapters, checkpointing, cuda_graphs, data_worker, memory, optimizers, sharding
+from t0.torch import (
+    adapters,
+    checkpointing,
+    cuda_graphs,
+    data_worker,
+    gpus,
+    memory,
+    optimizers,
+    sharding,
+)
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
 from t0.torch.gradients import BlockUpdates, HostSums, check_host_memory
@@ -364,7 +373,7 @@ class TorchEngine:
         )
         gradients = self._gradient_choices(shape)
         choices = memory.memory_switches(
-            self._compute.recompute, self._compute.keep_gathered, gradients
+            self._compute.recompute, self._compute.keep_gathered, gradients, self._step_time(shape)
         )
         needs = [
             memory.needed(
@@ -383,6 +392,29 @@ class TorchEngine:
         # So the process with the least free memory decides.
         index = world.max_over_processes(memory.first_that_fits(needs, world.free_bytes()))
         return choices[index], needs[index]
+
+    def _step_time(self, shape: T5Spec) -> Callable[[memory.MemorySwitches], float] | None:
+        """Returns a function that estimates the time of a step; None if the GPU is unknown."""
+        gpu, spec, world = self._find_gpu(), self._spec, self._world
+        if gpu is None:
+            return None
+        work = gpus.StepWork(
+            memory.model_flops(shape.sizes, rows=spec.batch_sequences, **self._lengths),
+            world.size,
+            self._microbatches,
+            memory.host_bytes(shape.sizes, spec.adapter),
+            clips=spec.clip_gradient_norm is not None,
+            adapter=spec.adapter is not None,
+        )
+        return lambda switches: gpus.step_seconds(gpu, work, switches, gpus.MEASURED_UTILISATION)
+
+    def _find_gpu(self) -> gpus.Gpu | None:
+        """Returns the type of GPU, if the run computes bfloat16 products whose rate is known."""
+        world = self._world
+        if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
+            return None
+        gpu = gpus.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
+        return gpu if gpu and gpu.teraflops else None
 
     def _gradient_choices(self, shape: T5Spec) -> tuple[str, ...]:
         """Returns the values of `MemorySwitches.gradients` to choose from."""
@@ -592,11 +624,8 @@ class TorchEngine:
 
     def ideal_seconds(self) -> float | None:
         """Returns how many seconds a step would take at peak FLOP/s; None if that is unknown."""
-        world = self._world
-        if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
-            return None
-        gpu = memory.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
-        if gpu is None or gpu.teraflops is None:
+        world, gpu = self._world, self._find_gpu()
+        if gpu is None:
             return None
         filling = self._data.filling
         flops = memory.model_flops(
