@@ -522,9 +522,9 @@ class TorchEngine:
         if updates:
             updates.begin(self._step, rate)
         for number, (rows, seed) in enumerate(zip(microbatches, seeds, strict=True)):
-            sharding.prepare_pass(
-                self.model, last=number == last, keep=self.switches.keep, sums=not updates
-            )
+            # With updates by block, gathered weights would add to the gradients that are left.
+            keep = self.switches.keep and not updates
+            sharding.prepare_pass(self.model, last=number == last, keep=keep, sums=not updates)
             torch.manual_seed(seed)
             microbatch_sums = self.model(move_to_device(rows, self._world.device))
             loss = microbatch_sums[LOSS] / self._denominator
