@@ -31,7 +31,7 @@ import torch_runs
 from workers import worker
 
 from t0.config.model_spec import require_t5
-from t0.torch import memory
+from t0.torch import gpus, memory
 
 SHAPES = {"512+114": {"inputs": 512, "targets": 114}, "1024+256": {"inputs": 1024, "targets": 256}}
 OTHER_SHAPES = {"1024+128": {"inputs": 1024, "targets": 128}}
@@ -185,7 +185,7 @@ def records(
     steps: int,
 ) -> Iterator[dict[str, Any]]:
     """Yields the record of each system."""
-    card = memory.find_gpu_by_device_name(place.name)
+    card = gpus.find_gpu_by_device_name(place.name)
     peak = card.teraflops * 1e12 if card and card.teraflops else None
     for name, answers in answers_of.items():
         record = {

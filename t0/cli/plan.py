@@ -20,7 +20,8 @@ from t0.config import flags as command_flags
 from t0.config.plain_data import Count, NotNegative, Positive, Share
 from t0.errors import UserError
 from t0.text_tables import terminal_width, wrap_text
-from t0.torch.memory import GPUS
+from t0.torch.gpus import GPUS, MEASURED_UTILISATION
+from t0.torch.memory import GRADIENTS
 
 _SWITCHES = {
     "exact": "lower the whole model instead of using formulas; may take minutes",
@@ -31,6 +32,7 @@ _FORMER = {
     "fast": "is now the default",
     **dict.fromkeys(("every_block", "every_slice"), "is now part of --exact"),
 }
+_UTILISATION = 0.4
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
 # `--help` shows them.
@@ -50,16 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     axes = "rank plans: tpu=v3-128,v3-256 model_parallelism=4,8 tokens_per_microbatch=1024,2048"
     parser.add_argument("--sweep", nargs="+", action="extend", metavar="AXIS=V,V", help=axes)
     parser.add_argument(
-        "--utilisation", action=Number, kind=Share, default=0.4, help="share of peak FLOP/s (0.4)"
+        "--utilisation",
+        action=Number,
+        kind=Share,
+        help="share of peak FLOP/s (0.4; in the table of all GPUs, as measured: 0.34)",
     )
     price = "price of a TPU core, or with --engine=torch of a GPU, for an hour; prints the cost"
     parser.add_argument("--price", action=Number, kind=NotNegative, metavar="MONEY", help=price)
     parser.add_argument(
         "--start_step", action=Number, kind=Count, metavar="N", help="step to continue from"
     )
-    parser.add_argument("--gpu", metavar="NAME", help="with --engine=torch: " + ", ".join(_GPUS))
+    names = ", ".join(_GPUS)
+    parser.add_argument("--gpu", metavar="NAME", help=f"with --engine=torch: {names} (all of them)")
     parser.add_argument(
         "--gpus", action=Number, kind=Positive, help="number of GPUs on all machines (1)"
+    )
+    parser.add_argument(
+        "--gradients", choices=GRADIENTS, help="with --engine=torch: where gradients stay (auto)"
     )
     add_run_flags(parser)
 
@@ -106,7 +115,8 @@ def main(args: argparse.Namespace) -> int:
     start_step = _bind_steps(flag_values, args.start_step)
     from t0.mesh import plan as planning
 
-    options = {"exact": args.exact, "utilisation": args.utilisation, "start_step": start_step}
+    utilisation = _UTILISATION if args.utilisation is None else args.utilisation
+    options = {"exact": args.exact, "utilisation": utilisation, "start_step": start_step}
     if args.sweep:
         rows = planning.sweep(planning.parse_axes(args.sweep), **options)
         print(json.dumps(rows) if args.json else _wrapped(planning.sweep_text(rows)))
@@ -119,14 +129,20 @@ def main(args: argparse.Namespace) -> int:
 
 def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     """Plans a run of the PyTorch engine."""
-    if not args.gpu:
-        raise UserError(f"--engine=torch needs --gpu, one of {', '.join(_GPUS)}")
+    if args.price is not None and not args.gpu:
+        raise UserError(f"--price needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(flag_values, slice_=False)
     from t0.run import gpu_plan
 
     _bind_steps(flag_values, None)
-    gpus = 1 if args.gpus is None else args.gpus
-    plan = gpu_plan.gpu_plan(args.gpu, gpus, args.utilisation)
+    gpus, gradients = 1 if args.gpus is None else args.gpus, args.gradients or "auto"
+    default = _UTILISATION if args.gpu else MEASURED_UTILISATION
+    utilisation = default if args.utilisation is None else args.utilisation
+    if not args.gpu:
+        rows = gpu_plan.cards_plan(gpus, utilisation, gradients)
+        print(json.dumps(rows) if args.json else gpu_plan.cards_text(rows, utilisation))
+        return 0
+    plan = gpu_plan.gpu_plan(args.gpu, gpus, utilisation, gradients)
     hours = plan["time"].get("hours_per_1000_steps")
     lines = _add_cost(plan, args.price, hours and gpus * hours, "1,000 steps", "GPU")
     print(json.dumps(plan) if args.json else _wrapped(gpu_plan.plan_text(plan), *lines))
@@ -156,7 +172,7 @@ def _add_cost(
 # Flag that the plans of only one engine read -> this engine.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(("sweep", "exact", "start_step"), "mesh"),
-    **dict.fromkeys(("gpu", "gpus"), "torch"),
+    **dict.fromkeys(("gpu", "gpus", "gradients"), "torch"),
 }
 
 

@@ -62,6 +62,13 @@ def make_parser() -> argparse.ArgumentParser:
         help="keep weights of other processes for a step, which saves time; auto: if it fits",
     )
     add(
+        "--gradients",
+        choices=memory.GRADIENTS,
+        default="auto",
+        help="fused: update each block in the backward pass; offload: sum in host memory; "
+        "auto: keep if the run fits",
+    )
+    add(
         "--compile",
         action="store_true",
         help="compile the blocks at the first step, which takes minutes; needs a C++ compiler",
@@ -132,6 +139,7 @@ def main(argv: Sequence[str]) -> None:
             processes.choose_activation_type(dtype, joined.device),
             recompute=arguments.recompute,
             keep_gathered=arguments.keep_gathered,
+            gradients=arguments.gradients,
             compiled=arguments.compile,
             export_mtf=arguments.export_mtf,
             export_hf=arguments.export_hf,
@@ -145,7 +153,7 @@ def main(argv: Sequence[str]) -> None:
 def _check_evaluates(arguments: argparse.Namespace, mode: str) -> None:
     """Raises a UserError if a flag for training is set in a mode that does not train."""
     defaults = make_parser().parse_args([])
-    for name in ("recompute", "keep_gathered", "compile", "export_mtf", "export_hf"):
+    for name in ("recompute", "keep_gathered", "gradients", "compile", "export_mtf", "export_hf"):
         if getattr(arguments, name) != getattr(defaults, name):
             raise UserError(f"--{name} is for training; the mode is {mode!r}: leave it out")
 

@@ -1,8 +1,9 @@
 """Plans a training run on GPUs with PyTorch: memory, options and step time.
 
-    plan = gpu_plan("a100-80", gpus=8, utilisation=0.4)      # parse gin first
+    plan = gpu_plan("a100-80", 8, utilisation=0.4)           # parse gin first
     plan["verdict"]["word"]                                  # "fits"
     print(plan_text(plan))
+    print(cards_text(cards_plan(1, utilisation=0.34), 0.34)) # a line for each type of GPU
 
 The plan uses the formulas in `t0.torch.memory`, with which the PyTorch engine chooses its options.
 It does not import PyTorch. It ignores communication between GPUs. With NVLink, most communication
@@ -10,18 +11,21 @@ overlaps with computation. With other links, it may not.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin
-from t0.config.model_spec import require_t5
+from t0.config.bindings import bound
+from t0.config.model_spec import ModelShape, require_t5
+from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import formulas
 from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import run_arguments, spec_from_gin
-from t0.torch import memory
+from t0.text_tables import table_lines, terminal_width
+from t0.torch import gpus, memory
 
 FITS, TOO_LARGE = "fits", "does not fit"
 _KINDS = {
@@ -37,96 +41,206 @@ _KINDS = {
 }
 # Arguments of `run` that a plan does not need.
 _UNREAD = ("vocabulary", "tpu_job_name", "tpu", "gcp_project", "tpu_zone")
-_LEAST_MEMORY = memory.MemorySwitches(keep=False, recompute=True)
 _MICROBATCH = "serialize_num_microbatches.tokens_per_microbatch_per_replica"
 
 
-def gpu_plan(gpu: str, gpus: int, utilisation: float) -> dict[str, Any]:
-    """Returns the plan of the configured run as a dict that can be written as JSON.
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """The configured run, as the formulas need it.
+
+    Attributes:
+      read: the arguments of the run.
+      shape: the sizes of the model.
+      optimizer: the optimizer.
+      adapter: the adapter that is trained, or None.
+      choices: whether the run trains on answer choices.
+      gradients: the values of `MemorySwitches.gradients` to choose from.
+      gpus: the number of GPUs.
+      microbatches: the number of microbatches of each GPU.
+      work: the work of a step.
+    """
+
+    read: dict[str, Any]
+    shape: ModelShape
+    optimizer: ConfiguredSpec
+    adapter: AdapterSpec | None
+    choices: bool
+    gradients: tuple[str, ...]
+    gpus: int
+    microbatches: int
+    work: gpus.StepWork
+
+    def needed(
+        self,
+        card: gpus.Gpu,
+        count: int,
+        switches: memory.MemorySwitches,
+        processes: int | None = None,
+    ) -> memory.Needed:
+        """Returns the memory of each process, if it computes `count` microbatches."""
+        processes, lengths = processes or self.gpus, self.read["sequence_length"]
+        rows = self.read["batch_size"] // processes // count
+        plain = not switches.recompute and switches.gradients == "keep"
+        return memory.needed(
+            self.shape,
+            self.optimizer,
+            memory.MicrobatchShare(rows, lengths["inputs"], lengths["targets"], _bytes_each(card)),
+            switches,
+            processes=processes,
+            microbatches=count,
+            replays=processes == 1 and plain and not self.choices,
+            adapter=self.adapter,
+        )
+
+    def choose(
+        self, card: gpus.Gpu, utilisation: float
+    ) -> tuple[memory.MemorySwitches, memory.Needed]:
+        """Returns the switches that the engine would choose, and the memory that they need."""
+
+        def time(switches: memory.MemorySwitches) -> float:
+            return gpus.step_seconds(card, self.work, switches, utilisation)
+
+        choices = memory.memory_switches(
+            gradients=self.gradients, time=time if card.teraflops else None
+        )
+        needs = [self.needed(card, self.microbatches, each) for each in choices]
+        chosen = memory.first_that_fits(needs, _usable(card))
+        return choices[chosen], needs[chosen]
+
+
+def _configured_run(count: int, gradients: str) -> tuple[_Run, dict[str, Any]]:
+    """Returns the configured run on `count` GPUs, and its vocabulary as the plan shows it."""
+    read = _read_run(count)
+    size, source = configured_vocabulary_size()
+    shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
+    batch = read["batch_size"]
+    microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), count)
+    adapter = spec_from_gin.configured_adapter()
+    clips = bound("t0.apply_updates.clip_gradient_norm") is not None
+    flops = memory.model_flops(
+        shape, rows=batch, **read["sequence_length"], adapter=adapter is not None
+    )
+    run = _Run(
+        read,
+        shape,
+        spec_from_gin.configured("run.optimizer"),
+        adapter,
+        bool(data_spec.ChoiceLosses()),
+        memory.gradient_choices(
+            gradients, sequences=batch, microbatches=microbatches, processes=count, clips=clips
+        ),
+        count,
+        microbatches,
+        gpus.StepWork(
+            flops,
+            count,
+            microbatches,
+            memory.host_bytes(shape, adapter),
+            clips=clips,
+            adapter=adapter is not None,
+        ),
+    )
+    return run, {"size": size, "source": source}
+
+
+def _check_utilisation(utilisation: float) -> None:
+    if not 0 < utilisation <= 1:
+        raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
+
+
+def _usable(card: gpus.Gpu) -> int:
+    return int(memory.USABLE * card.bytes)
+
+
+def _bytes_each(card: gpus.Gpu) -> int:
+    """Returns the size of an activation."""
+    return 4 if card.teraflops is None else 2
+
+
+def cards_plan(count: int, utilisation: float, gradients: str = "auto") -> list[dict[str, Any]]:
+    """Returns a row for each type of GPU, in ascending order of memory, for `t0 plan`.
 
     Args:
-      gpu: the GPU's name in `t0.torch.memory.GPUS`.
-      gpus: the number of GPUs, summed over all machines.
+      count: the number of GPUs, summed over all machines.
       utilisation: the share of the peak FLOP/s that matrix products reach.
+      gradients: one of `memory.GRADIENTS`.
 
     Raises:
       UserError: the run cannot work.
     """
-    card = memory.find_gpu(gpu)
-    if not 0 < utilisation <= 1:
-        raise UserError(f"--utilisation {utilisation}: expected a share above 0 and up to 1")
-    read = _read_run(gpus)
-    size, source = configured_vocabulary_size()
-    shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
-    lengths, batch = read["sequence_length"], read["batch_size"]
-    microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), gpus)
-    bytes_each = 4 if card.teraflops is None else 2
-    optimizer = spec_from_gin.configured("run.optimizer")
-    adapter = spec_from_gin.configured_adapter()
-    has_choices = bool(data_spec.ChoiceLosses())
-
-    def needed(
-        count: int, switches: memory.MemorySwitches = _LEAST_MEMORY, processes: int = gpus
-    ) -> memory.Needed:
-        """Returns the memory of each process, if it computes `count` microbatches."""
-        rows = batch // processes // count
-        return memory.needed(
-            shape,
-            optimizer,
-            memory.MicrobatchShare(rows, lengths["inputs"], lengths["targets"], bytes_each),
-            switches,
-            processes=processes,
-            microbatches=count,
-            replays=processes == 1 and not switches.recompute and not has_choices,
-            adapter=adapter,
+    _check_utilisation(utilisation)
+    run, _ = _configured_run(count, gradients)
+    rows: list[dict[str, Any]] = []
+    for card in sorted(gpus.GPUS, key=lambda each: each.bytes):
+        switches, required = run.choose(card, utilisation)
+        time = _estimate_time(card, run, switches, utilisation)
+        fits = required.total <= _usable(card)
+        rows.append(
+            {
+                "gpu": card.name,
+                "verdict": FITS if fits else TOO_LARGE,
+                "smallest": fits and not any(row["verdict"] == FITS for row in rows),
+                "gradients": switches.gradients,
+                "recompute": switches.recompute,
+                "bytes": required.total,
+                "usable": _usable(card),
+                "host_bytes": required.host,
+                "hours_per_1000_steps": time.get("hours_per_1000_steps"),
+            }
         )
+    return rows
 
-    usable = int(memory.USABLE * card.bytes)
-    choices = memory.memory_switches()
-    requirements = [needed(microbatches, each) for each in choices]
-    chosen = memory.first_that_fits(requirements, usable)
-    switches, required = choices[chosen], requirements[chosen]
+
+def gpu_plan(gpu: str, count: int, utilisation: float, gradients: str = "auto") -> dict[str, Any]:
+    """Returns the plan of the configured run as a dict that can be written as JSON.
+
+    Args:
+      gpu: the GPU's name in `t0.torch.gpus.GPUS`.
+      count: the number of GPUs, summed over all machines.
+      utilisation: the share of the peak FLOP/s that matrix products reach.
+      gradients: one of `memory.GRADIENTS`.
+
+    Raises:
+      UserError: the run cannot work.
+    """
+    card = gpus.find_gpu(gpu)
+    _check_utilisation(utilisation)
+    run, vocabulary = _configured_run(count, gradients)
+    batch, own = run.read["batch_size"], run.read["batch_size"] // count
+    switches, required = run.choose(card, utilisation)
+    usable = _usable(card)
     numbers = f"{gib(required.total)} of {gib(usable)} usable on {card.name}"
     verdict = {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
     if required.total > usable:
-        change = _find_fitting_change(
-            needed, batch, gpus, microbatches, max(lengths.values()), usable
-        )
-        verdict = {"word": TOO_LARGE, "reason": f"{numbers}{change}"}
-    flops = memory.model_flops(shape, rows=batch, **lengths, adapter=adapter is not None)
+        verdict = {"word": TOO_LARGE, "reason": f"{numbers}{_find_fitting_change(run, card)}"}
+    per_gpu = dataclasses.asdict(required) | {"total": required.total, "usable": usable}
     return {
         "schema": 1,
         "engine": "torch",
-        "gpu": {"name": card.name, "gpus": gpus, "bytes": card.bytes, "source": card.source},
+        "gpu": {"name": card.name, "gpus": count, "bytes": card.bytes, "source": card.source},
         "batch": {
             "sequences": batch,
-            "sequence_length": dict(lengths),
-            "sequences_per_gpu": batch // gpus,
-            "microbatches": microbatches,
-            "sequences_per_microbatch": batch // gpus // microbatches,
-            "answer_choices": has_choices,
+            "sequence_length": dict(run.read["sequence_length"]),
+            "sequences_per_gpu": own,
+            "microbatches": run.microbatches,
+            "sequences_per_microbatch": own // run.microbatches,
+            "answer_choices": run.choices,
         },
-        "vocabulary": {"size": size, "source": source},
-        "parameters": formulas.parameters(shape),
+        "vocabulary": vocabulary,
+        "parameters": formulas.parameters(run.shape),
         "switches": {
-            "activation_dtype": "bfloat16" if bytes_each == 2 else "float32",
+            "activation_dtype": "bfloat16" if _bytes_each(card) == 2 else "float32",
             "recompute": switches.recompute,
             "keep_gathered": switches.keep,
-            "microbatches": microbatches,
+            "gradients": switches.gradients,
+            "microbatches": run.microbatches,
             "tf32": card.teraflops is not None,  # Ampere and later GPUs have bfloat16 and TF32
         },
-        "per_gpu_bytes": dataclasses.asdict(required) | {"total": required.total, "usable": usable},
+        "host_bytes": per_gpu.pop("host"),
+        "per_gpu_bytes": per_gpu,
         "verdict": verdict,
-        "flops": {"per_step": flops},
-        "time": _estimate_time(
-            card,
-            flops,
-            utilisation,
-            gpus,
-            read["train_steps"],
-            # Recomputation repeats the forward pass. MFU does not count this.
-            (3 / 2 if adapter else 4 / 3) if switches.recompute else 1,
-        ),
+        "flops": {"per_step": run.work.flops},
+        "time": _estimate_time(card, run, switches, utilisation),
     }
 
 
@@ -147,41 +261,44 @@ def _read_run(gpus: int) -> dict[str, Any]:
     return read
 
 
-def _find_fitting_change(
-    needed: Callable[..., memory.Needed],
-    batch: int,
-    gpus: int,
-    microbatches: int,
-    length: int,
-    usable: int,
-) -> str:
+def _find_fitting_change(run: _Run, card: gpus.Gpu) -> str:
     """Returns the end of a reason: the smaller microbatches, or the GPUs, with which a run fits."""
-    for count in range(microbatches + 1, batch // gpus + 1):
-        if batch // gpus % count == 0 and needed(count).total <= usable:
-            tokens = batch // gpus // count * length
-            return f'; it fits with --gin_param="{_MICROBATCH} = {tokens}"'
-    for more in range(gpus + 1, batch + 1):
-        fits = (needed(count, processes=more).total <= usable for count in {1, batch // more})
+    batch, usable = run.read["batch_size"], _usable(card)
+    own, length = batch // run.gpus, max(run.read["sequence_length"].values())
+    several = "offload" if "offload" in run.gradients else "keep"
+    least = memory.MemorySwitches(keep=False, recompute=True, gradients=several)
+    for count in range(run.microbatches + 1, own + 1):
+        if own % count == 0 and run.needed(card, count, least).total <= usable:
+            return f'; it fits with --gin_param="{_MICROBATCH} = {own // count * length}"'
+    least = memory.MemorySwitches(keep=False, recompute=True)
+    for more in range(run.gpus + 1, batch + 1):
+        counts = {1, batch // more}
+        fits = (run.needed(card, count, least, more).total <= usable for count in counts)
         if batch % more == 0 and any(fits):
             return f"; it fits {more} such GPUs"
     return ", on any number of such GPUs"
 
 
 def _estimate_time(
-    card: memory.Gpu, flops: int, utilisation: float, gpus: int, steps: int, passes: float
+    card: gpus.Gpu, run: _Run, switches: memory.MemorySwitches, utilisation: float
 ) -> dict[str, Any]:
     """Returns the step time at `utilisation` of the peak FLOP/s; empty if the peak is unknown."""
     if card.teraflops is None:
         return {}
-    seconds = flops * passes / (gpus * utilisation * card.teraflops * 1e12)
-    return {
+    seconds = gpus.step_seconds(card, run.work, switches, utilisation)
+    time = {
         "step_seconds": seconds,
-        "model_flops_utilization": flops / (gpus * seconds * card.teraflops * 1e12),
+        "model_flops_utilization": run.work.flops / (run.gpus * seconds * card.teraflops * 1e12),
         "peak_flops_per_gpu": card.teraflops * 1e12,
         "utilisation": utilisation,
         "hours_per_1000_steps": seconds * 1000 / 3600,
-        "train_steps": steps,
+        "train_steps": run.read["train_steps"],
     }
+    if switches.gradients == "offload":
+        own = run.read["batch_size"] // run.gpus // run.microbatches
+        tokens = own * max(run.read["sequence_length"].values())
+        time["hiding_tokens"] = gpus.hiding_tokens(card, run.work, switches, utilisation, tokens)
+    return time
 
 
 def plan_text(plan: dict[str, Any]) -> str:
@@ -213,13 +330,16 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     yield (
         f"switches: activations in {switches['activation_dtype']}, "
         f"--recompute={'on' if switches['recompute'] else 'off'}, "
+        f"--gradients={switches['gradients']}, "
         f"float32 products in {'TF32 (--no_tf32)' if switches['tf32'] else 'full'}, "
         f"PyTorch's {memory.KERNEL} attention kernel"
     )
     yield ""
     yield "memory per GPU at the peak of a step"
     for key, size in plan["per_gpu_bytes"].items():
-        yield f"  {_KINDS[key]:<42} {size:>16,} bytes  {gib(size):>10}"
+        yield f"  {_KINDS[key]:<42} {_bytes_column(size)}"
+    if plan["host_bytes"]:
+        yield f"  {'gradients in host memory, float32':<42} {_bytes_column(plan['host_bytes'])}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
     time = plan["time"]
     yield ""
@@ -230,4 +350,38 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"step: {time['step_seconds']:.3f} s at {time['utilisation']:.0%} of "
         f"{time['peak_flops_per_gpu'] / 1e12:.0f} TFLOP/s, without communication; "
         f"{plan['flops']['per_step']:.4g} FLOPs; {time['hours_per_1000_steps']:.2f} h/1,000 steps"
+    )
+    if "hiding_tokens" in time:
+        yield (
+            "copies to host memory: microbatches of at least "
+            f'{time["hiding_tokens"]:,} tokens hide them ("{_MICROBATCH} = ...")'
+        )
+
+
+def _bytes_column(size: int) -> str:
+    return f"{size:>16,} bytes  {gib(size):>10}"
+
+
+def cards_text(rows: Sequence[dict[str, Any]], utilisation: float) -> str:
+    """Formats the rows of `cards_plan` as a table."""
+    columns = ("GPU", "verdict", "needs GiB", "usable", "host", "gradients", "recompute", "hours")
+    cells = [
+        (
+            row["gpu"],
+            row["verdict"] + (" (smallest)" if row["smallest"] else ""),
+            *(f"{row[key] / 2**30:.2f}" for key in ("bytes", "usable", "host_bytes")),
+            row["gradients"],
+            "on" if row["recompute"] else "off",
+            "" if row["hours_per_1000_steps"] is None else f"{row['hours_per_1000_steps']:.1f}",
+        )
+        for row in rows
+    ]
+    right = ("needs GiB", "usable", "host", "hours")
+    lines = table_lines(columns, cells, right=right, width=terminal_width())
+    return "\n".join(
+        [
+            *lines,
+            f"hours: of 1,000 steps, at {utilisation:.0%} of the peak bfloat16 FLOP/s; "
+            "--gpu=NAME prints the plan of one GPU",
+        ]
     )

@@ -9,21 +9,17 @@ The formulas are those in `t0.mesh.formulas`. This module adds the weights and g
 sharding gathers. It also chooses the switches that save memory but need more time. `docs/gpu.md`
 has a table of all terms. Tests compare the estimated bytes of activations with the tensors that
 PyTorch stores for the backward pass.
-
-    find_gpu("a100-80")                                 # a name for `t0 plan --gpu=`
-    find_gpu_by_device_name("NVIDIA A100-SXM4-80GB")    # PyTorch's name; None if it is not listed
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
 
 from t0.checkpoints import adapter_folders
 from t0.checkpoints.shape import expected_shapes
 from t0.config.model_spec import ModelShape
 from t0.config.specification import AdapterSpec, ConfiguredSpec
-from t0.errors import unknown_name
+from t0.errors import UserError
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
 from t0.training import recorder
@@ -34,68 +30,8 @@ _ADAFACTOR = "mesh_tensorflow.optimize.AdafactorOptimizer"
 # and fragmentation. This fraction is an assumption; we did not measure it.
 USABLE = 0.9
 CHOICES = ("auto", "on", "off")
+GRADIENTS = ("auto", "keep", "fused", "offload")
 _ON = {"auto": (False, True), "on": (True,), "off": (False,)}
-
-
-class Gpu(NamedTuple):
-    """A type of GPU, with its memory and peak FLOP/s.
-
-    The FLOP/s are for dense matrix products of bfloat16 numbers, summed in float32. Data sheets
-    also have a number "with sparsity", which is twice as high, but T5's weights are not sparse.
-
-    Attributes:
-      name: the name of the GPU in the flag `--gpu`.
-      memory_gib: the memory in GiB.
-      teraflops: the peak TFLOP/s of dense bfloat16 products; None if the GPU does not compute
-        bfloat16 products.
-      devices: PyTorch's names for this GPU.
-      source: the NVIDIA document in which these numbers are published.
-    """
-
-    name: str
-    memory_gib: int
-    teraflops: float | None
-    devices: tuple[str, ...]
-    source: str
-
-    @property
-    def bytes(self) -> int:
-        """The memory in bytes."""
-        return self.memory_gib * 2**30
-
-
-_A100_40 = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB")
-_A100_80 = ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe")
-_V100_32 = ("Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", "Tesla V100-PCIE-32GB")
-GPUS = (
-    Gpu("v100-32", 32, None, _V100_32, "V100 data sheet (2020)"),
-    Gpu("t4", 16, None, ("Tesla T4",), "T4 data sheet (2019)"),
-    Gpu("a100-40", 40, 312.0, _A100_40, "A100 data sheet (2021)"),
-    Gpu("a100-80", 80, 312.0, _A100_80, "A100 data sheet (2021)"),
-    Gpu("h100-80", 80, 989.0, ("NVIDIA H100 80GB HBM3",), "H100 data sheet (2023), SXM"),
-    Gpu("h200-141", 141, 989.0, ("NVIDIA H200",), "H200 data sheet (2023), SXM"),
-    Gpu("l4", 24, 121.0, ("NVIDIA L4",), "L4 data sheet (2023)"),
-    Gpu("a10", 24, 125.0, ("NVIDIA A10",), "A10 data sheet (2021)"),
-    Gpu("rtx-3090", 24, 71.0, ("NVIDIA GeForce RTX 3090",), "GA102 whitepaper (2020)"),
-    Gpu("rtx-4090", 24, 165.2, ("NVIDIA GeForce RTX 4090",), "Ada whitepaper (2022)"),
-)
-
-
-def find_gpu(name: str) -> Gpu:
-    """Returns the GPU with this name in the table, such as "a100-80".
-
-    Raises:
-      UserError: if the name is unknown. The message contains the most similar names.
-    """
-    by_name = {gpu.name: gpu for gpu in GPUS}
-    if name.lower() not in by_name:
-        raise unknown_name("GPU", name, list(by_name), "(--gpu)")
-    return by_name[name.lower()]
-
-
-def find_gpu_by_device_name(device: str) -> Gpu | None:
-    """Returns the GPU with this device name in PyTorch; None if it is not in the table."""
-    return next((gpu for gpu in GPUS if device in gpu.devices), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +56,14 @@ class MemorySwitches:
         each block are gathered twice: for its forward pass and for its backward pass.
       recompute: whether the backward pass computes a block's activations again instead of storing
         them.
+      gradients: "keep" to keep all gradients until the optimizer's step, "fused" to update each
+        block within the backward pass, or "offload" to sum the gradients of microbatches in host
+        memory (`t0.torch.gradients`).
     """
 
     keep: bool
     recompute: bool
+    gradients: str = "keep"
 
 
 NEITHER = MemorySwitches(keep=False, recompute=False)
@@ -143,6 +83,7 @@ class Needed:
       activations: the tensors that are stored for the backward pass.
       logits: the logits, and the tensors that the loss computes from them.
       update: the temporary tensors of the optimizer's update.
+      host: the gradients in host memory, which are not in the total.
     """
 
     weights: int
@@ -152,11 +93,12 @@ class Needed:
     activations: int = 0
     logits: int = 0
     update: int = 0
+    host: int = 0
 
     @property
     def total(self) -> int:
-        """All bytes that the process needs at this moment."""
-        return sum(dataclasses.astuple(self))
+        """All bytes that the process needs at this moment on its device."""
+        return sum(dataclasses.astuple(self)) - self.host
 
     @property
     def step(self) -> int:
@@ -212,23 +154,29 @@ def needed(
     slots = FLOAT32_BYTES * _slots(shape, optimizer) // processes
     copies = 4 if replays else 2  # of the largest weight
     # Adafactor computes and applies the update of one weight at a time. AdamW computes the updates
-    # of all weights before it applies the first.
+    # of all weights, or of all weights of a block, before it applies the first.
     largest = max(map(math.prod, expected_shapes(shape).values()))
-    at_once = 0 if optimizer.selector == _ADAFACTOR else formulas.parameters(shape)
+    together = formulas.parameters(shape)
+    if switches.gradients != "keep":
+        root, *_, block = _count_weights(shape)
+        together = max(root, block)
+    at_once = 0 if optimizer.selector == _ADAFACTOR else together
     update = FLOAT32_BYTES * (at_once + (2 if at_once else copies) * largest) // processes
     sums = microbatches > 1
-    moments = (
-        _replayed_moments(shape, share, update, sums=sums)
-        if replays
-        else _eager_moments(shape, share, switches, processes, update, sums=sums)
-    )
-    needs = [Needed(weights, slots, **each) for each in moments]
+    if replays:
+        moments = _replayed_moments(shape, share, update, sums=sums)
+    elif switches.gradients == "keep":
+        moments = _eager_moments(shape, share, switches, processes, update, sums=sums)
+    else:
+        moments = _block_update_moments(shape, share, switches, processes, update)
+    host = host_bytes(shape, adapter) if switches.gradients == "offload" else 0
+    needs = [Needed(weights, slots, **each, host=host) for each in moments]
     if adapter:
         # Frozen weights have the type of activations, and no gradients, slots and updates. If steps
         # are replayed, the model computes with the stored weights. Otherwise `gathered` is an upper
         # bound. Moments with neither activations nor an update are left out, because they are about
         # the gradients of frozen weights.
-        own = FLOAT32_BYTES * adapter_folders.count_weights(adapter, shape) // processes
+        own = host_bytes(shape, adapter) // processes
         needs = [
             dataclasses.replace(
                 each,
@@ -242,6 +190,12 @@ def needed(
             if each.activations or each.update
         ]
     return max(needs, key=lambda each: each.total)
+
+
+def host_bytes(shape: ModelShape, adapter: AdapterSpec | None) -> int:
+    """Returns the bytes of the gradients of all trained weights, which may be in host memory."""
+    count = adapter_folders.count_weights(adapter, shape) if adapter else None
+    return FLOAT32_BYTES * (formulas.parameters(shape) if count is None else count)
 
 
 def _eager_moments(
@@ -298,6 +252,29 @@ def _eager_moments(
     copies = FLOAT32_BYTES + (a if processes > 1 else FLOAT32_BYTES)
     yield {"gradients": gradients, "gathered": copies * root}
     yield {"gradients": FLOAT32_BYTES * count // processes, "update": update}
+
+
+def _block_update_moments(
+    shape: ModelShape, share: MicrobatchShare, switches: MemorySwitches, processes: int, update: int
+) -> Iterator[dict[str, int]]:
+    """Yields the fields of `Needed` at the moments of a step whose blocks are updated in turn.
+
+    These are the moments of `_eager_moments`, except that only the gradients of one block, or those
+    outside blocks, are left at a time. They are updated, or added to those in host memory, while
+    the next block computes.
+    """
+    root, _, _, block = _count_weights(shape)
+    *moments, end, _ = _eager_moments(shape, share, switches, processes, update, sums=False)
+    loss, *passes = moments
+    yield loss
+    for each in passes:
+        yield each | {"gradients": FLOAT32_BYTES * block // processes}
+    yield end | {"gradients": FLOAT32_BYTES * root // processes}
+    yield {
+        "gradients": FLOAT32_BYTES * root // processes,
+        "gathered": FLOAT32_BYTES * root,
+        "update": update,
+    }
 
 
 def _replayed_moments(
@@ -363,27 +340,80 @@ def model_flops(
     return (2 if adapter else 3) * forward
 
 
-def memory_switches(recompute: str = "auto", keep: str = "auto") -> list[MemorySwitches]:
-    """Returns the combinations of switches to choose from, fastest first and smallest last.
+def memory_switches(
+    recompute: str = "auto",
+    keep: str = "auto",
+    gradients: Sequence[str] = ("keep",),
+    time: Callable[[MemorySwitches], float] | None = None,
+) -> list[MemorySwitches]:
+    """Returns the combinations of switches to choose from, fastest first.
 
     Args:
       recompute: one of `CHOICES`, which says whether activations are recomputed.
       keep: one of `CHOICES`, which says whether gathered weights are kept until the end of the
         step.
+      gradients: the values of `MemorySwitches.gradients` to choose from, fastest first; see
+        `gradient_choices`.
+      time: a function that estimates the time of a step; None if the GPU's speed is unknown, and
+        copies to host memory are assumed to take longer than recomputation.
     """
-    return [
-        MemorySwitches(keeps, recomputes)
+    choices = [
+        MemorySwitches(keeps, recomputes, each)
         for recomputes in _ON[recompute]  # computing twice takes more time than gathering twice
+        for each in gradients
         for keeps in reversed(_ON[keep])
     ]
+    return sorted(choices, key=time or (lambda each: each.gradients == "offload"))
+
+
+def gradient_choices(
+    gradients: str, *, sequences: int, microbatches: int, processes: int, clips: bool
+) -> tuple[str, ...]:
+    """Returns the values of `MemorySwitches.gradients` that a run can have, fastest first.
+
+    Args:
+      gradients: one of `GRADIENTS`.
+      sequences: the number of sequences in the global batch.
+      microbatches: the number of microbatches of each process.
+      processes: the number of processes.
+      clips: whether the gradients are clipped by their common norm.
+
+    Raises:
+      UserError: if the run cannot have this value.
+    """
+    reasons = {"keep": "", "fused": "", "offload": ""}
+    other = "offload" if processes == 1 else "keep"
+    if microbatches > 1:
+        reasons["fused"] = (
+            f"needs steps of one microbatch, and this run has {microbatches:,}: set "
+            f"--gradients={other}, or run.batch_size = {sequences // microbatches}"
+        )
+    elif clips:
+        reasons["fused"] = (
+            "updates each weight before the norm of all gradients is known, and this run clips by "
+            f"it (t0.apply_updates.clip_gradient_norm): set --gradients={other}"
+        )
+    if processes > 1:
+        reasons["offload"] = (
+            f"is for one process, and this run has {processes}: set --gradients=keep, or, if steps "
+            "have one microbatch, --gradients=fused"
+        )
+    if gradients != "auto":
+        if reasons[gradients]:
+            raise UserError(f"--gradients={gradients} {reasons[gradients]}")
+        return (gradients,)
+    # Without clipping, one microbatch gains nothing from host memory.
+    if not reasons["fused"]:
+        return ("keep", "fused")
+    return ("keep",) if reasons["offload"] else ("keep", "offload")
 
 
 def first_that_fits(needs: Sequence[Needed], free: int) -> int:
-    """Returns the index of the first choice that fits into memory, or of the last if none fits.
+    """Returns the index of the first choice that fits, or of the smallest if none fits.
 
     Args:
       needs: the memory that each combination of switches needs, in the order of `memory_switches`.
       free: the number of bytes that the process can allocate.
     """
     fits = (number for number, each in enumerate(needs) if each.total <= free)
-    return next(fits, len(needs) - 1)
+    return next(fits, min(range(len(needs)), key=lambda number: needs[number].total))

@@ -155,6 +155,32 @@ class Optimizer:
           [sum of squares of all gradients before clipping, sum of squares of all weights before the
           update].
         """
+        return self.update_weights(self._weights, step, rate, clip_norm).sum(0).tolist()
+
+    def update_weights(
+        self,
+        weights: Sequence[Weight],
+        step: int,
+        rate: float,
+        clip_norm: float | None,
+        square: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Updates those weights that have a gradient; returns the sums of each of them, [N, 2].
+
+        The two sums of a weight are those of `step`. Together, several calls for some weights each
+        compute the same as one call for all weights.
+
+        Args:
+          weights: the weights to update.
+          step: the number of finished steps, from 0.
+          rate: the learning rate.
+          clip_norm: the norm to which all gradients together are clipped; None for no clipping.
+          square: the sum of squares of all gradients; None if `weights` are all trained weights.
+        """
+        raise NotImplementedError
+
+    def square_sums(self, weights: Sequence[Weight]) -> torch.Tensor:
+        """Returns what `update_weights` returns, [N, 2], but changes no weight."""
         raise NotImplementedError
 
     def _add(self, weight: Weight, kind: str, shape: Sequence[int], *, by_rows: bool) -> Slot:
@@ -167,9 +193,9 @@ class Optimizer:
         self.slots[slot_name] = Slot(weight.name, kind, value, by_rows, tuple(shape))
         return self.slots[slot_name]
 
-    def _collect_trained(self) -> list[_Trained]:
+    def _collect_trained(self, weights: Sequence[Weight]) -> list[_Trained]:
         """Returns the weights that have a gradient."""
-        pairs = [(weight, weight.gradient()) for weight in self._weights]
+        pairs = [(weight, weight.gradient()) for weight in weights]
         return [_Trained(w, w.local(), g) for w, g in pairs if g is not None]
 
 
@@ -203,7 +229,8 @@ class Adafactor(Optimizer):
         self._passes = {False: _PASSES, True: of_matrices}  # by whether a weight is factored
         self._moments: dict[str, tuple[Slot, ...]] = {}
         self._momentum: dict[str, Slot] = {}
-        self._cached_facts: tuple[torch.Tensor, torch.Tensor] | None = None
+        # Names of weights -> the facts about them that `_compute_scales` needs.
+        self._cached_facts: dict[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]] = {}
         for weight in weights:
             shape = (_rows(weight), *weight.local().shape[1:])
             if not self._is_factored(weight):
@@ -223,9 +250,22 @@ class Adafactor(Optimizer):
         is_large = len(shape) == 2 and min(shape) >= parameters.min_dim_size_to_factor
         return parameters.factored and is_large
 
-    def step(self, step: int, rate: float, clip_norm: float | None) -> list[float]:
-        """Updates the weights; see `Optimizer.step`."""
-        return self.update(self.decay(step), rate, clip_norm).tolist()
+    def update_weights(
+        self,
+        weights: Sequence[Weight],
+        step: int,
+        rate: float,
+        clip_norm: float | None,
+        square: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Updates some weights; see `Optimizer.update_weights`."""
+        return self._update(weights, self.decay(step), rate, clip_norm, square)
+
+    def square_sums(self, weights: Sequence[Weight]) -> torch.Tensor:
+        """Returns the sums of squares of some weights; see `Optimizer.square_sums`."""
+        trained = self._add_moments(self._collect_trained(weights))
+        sums = [self._passes[x.factored].sums(x.local, x.gradient, x.factored) for x in trained]
+        return self._total(torch.stack([totals for *_, totals in sums]))
 
     def decay(self, step: int) -> float:
         """Returns the factor (from 0 to 1) by which a step multiplies the old second moments."""
@@ -247,18 +287,28 @@ class Adafactor(Optimizer):
           rate: the learning rate.
           clip_norm: the norm to which all gradients together are clipped; None for no clipping.
         """
-        trained = [
-            each._replace(moments=self._moments[each.weight.name])
-            for each in self._collect_trained()
-        ]
+        return self._update(self._weights, decay, rate, clip_norm).sum(0)
+
+    def _add_moments(self, trained: Sequence[_Trained]) -> list[_Trained]:
+        return [each._replace(moments=self._moments[each.weight.name]) for each in trained]
+
+    def _update(
+        self,
+        weights: Sequence[Weight],
+        decay: float | torch.Tensor,
+        rate: float | torch.Tensor,
+        clip_norm: float | None,
+        square: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Updates some weights; the arguments and the result are those of `update_weights`."""
+        trained = self._add_moments(self._collect_trained(weights))
         passes = [self._passes[each.factored] for each in trained]
         sums = [
             x.sums(w.local, w.gradient, w.factored) for w, x in zip(trained, passes, strict=True)
         ]
         rows, columns, totals = zip(*sums, strict=True)
         *columns, square_sums = _sum_together([*columns, torch.stack(totals)], self._total)
-        squares = square_sums.sum(0)
-        clip = _clip_factor(squares[0], clip_norm)
+        clip = _clip_factor(square_sums, clip_norm, square)
         for each, *by_dimension in zip(trained, rows, columns, strict=True):
             self._update_moments(each, by_dimension, clip, decay)
         moments = [[slot.value for slot in each.moments] for each in trained]
@@ -283,7 +333,7 @@ class Adafactor(Optimizer):
                 each.local.sub_(momentum)
             else:
                 each_pass.add(each.local, each.gradient, -1.0, *factors)
-        return squares
+        return square_sums
 
     def _update_moments(
         self,
@@ -323,14 +373,14 @@ class Adafactor(Optimizer):
           update_squares: the sum of squares of each update before this multiplication, [N].
         """
         parameters = self._parameters
-        if self._cached_facts is None:  # made only once, because copying to a GPU waits for it
+        names = tuple(each.weight.name for each in trained)
+        if names not in self._cached_facts:  # made only once, because copying to a GPU waits for it
             excluded = parameters.exclude_from_parameter_scale or ()
-            names = [each.weight.name for each in trained]
-            self._cached_facts = (
+            self._cached_facts[names] = (
                 torch.tensor([float(x.weight.size) for x in trained], device=squares.device),
                 torch.tensor([any(x in n for x in excluded) for n in names], device=squares.device),
             )
-        sizes, unscaled = self._cached_facts
+        sizes, unscaled = self._cached_facts[names]
         scales = torch.ones_like(squares) * rate
         if parameters.multiply_by_parameter_scale:
             factors = (squares / sizes).sqrt().clamp(min=parameters.epsilon2)
@@ -447,19 +497,34 @@ class AdamW(Optimizer):
             for kind in ("adam_m", "adam_v"):
                 self._add(weight, kind, shape, by_rows=True)
 
-    def step(self, step: int, rate: float, clip_norm: float | None) -> list[float]:
-        """Updates the weights; see `Optimizer.step`."""
-        parameters = self._parameters
-        trained = [
-            each._replace(gradient=each.gradient.float()) for each in self._collect_trained()
-        ]
+    def square_sums(self, weights: Sequence[Weight]) -> torch.Tensor:
+        """Returns the sums of squares of some weights; see `Optimizer.square_sums`."""
+        return self._add_squares(self._collect_wide(weights))
+
+    def _collect_wide(self, weights: Sequence[Weight]) -> list[_Trained]:
+        """Returns the weights that have a gradient, with the gradient in float32."""
+        trained = self._collect_trained(weights)
+        return [each._replace(gradient=each.gradient.float()) for each in trained]
+
+    def _add_squares(self, trained: Sequence[_Trained]) -> torch.Tensor:
         sums = [
             torch.stack([each.gradient.square().sum(), each.local.float().square().sum()])
             for each in trained
         ]
-        squares = self._total(torch.stack(sums))
-        square_sums = squares.sum(0)
-        clip = _clip_factor(square_sums[0], clip_norm)
+        return self._total(torch.stack(sums))
+
+    def update_weights(
+        self,
+        weights: Sequence[Weight],
+        step: int,
+        rate: float,
+        clip_norm: float | None,
+        square: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Updates some weights; see `Optimizer.update_weights`."""
+        parameters, trained = self._parameters, self._collect_wide(weights)
+        squares = self._add_squares(trained)
+        clip = _clip_factor(squares, clip_norm, square)
         steps = _steps_since(step, parameters.offset, "AdamWOptimizer")
         corrections = [_bias_correction(x, steps) for x in (parameters.beta_1, parameters.beta_2)]
         updates = [self._adam(each.weight, each.gradient * clip, *corrections) for each in trained]
@@ -476,7 +541,7 @@ class AdamW(Optimizer):
             if parameters.weight_decay_rate and not excluded:
                 update += local * parameters.weight_decay_rate
             local.sub_(update, alpha=rate)
-        return square_sums.tolist()
+        return squares
 
     def _adam(
         self, weight: Weight, gradient: torch.Tensor, mean_bias: float, square_bias: float
@@ -539,9 +604,19 @@ def _rows(weight: Weight) -> int:
     return weight.shape[-1 if weight.transposed else 0]
 
 
-def _clip_factor(square: torch.Tensor, norm: float | None) -> torch.Tensor:
+def _clip_factor(
+    square_sums: torch.Tensor, norm: float | None, square: torch.Tensor | None
+) -> torch.Tensor:
+    """Returns the factor by which clipping multiplies gradients.
+
+    Args:
+      square_sums: the sums of squares of the updated weights' gradients in column 0, [N, 2].
+      norm: the norm to which all gradients together are clipped; None for no clipping.
+      square: the sum of squares of all gradients; None if `square_sums` has all of them.
+    """
     if norm is None:
-        return torch.ones_like(square)
+        return torch.ones_like(square_sums[0, 0])
+    square = square_sums.sum(0)[0] if square is None else square
     return norm / square.sqrt().clamp(min=norm)
 
 

@@ -192,17 +192,19 @@ def local_rows(parameter: torch.Tensor) -> torch.Tensor:
     return parameter.data.to_local() if isinstance(parameter.data, DTensor) else parameter.data
 
 
-def prepare_pass(model: T5, *, last: bool, keep: bool) -> None:
+def prepare_pass(model: T5, *, last: bool, keep: bool, sums: bool = True) -> None:
     """Prepares the forward and backward pass of a microbatch.
 
     Args:
       last: whether this is the last microbatch of the step, after which the gradients are summed
         over the processes.
       keep: whether gathered weights are kept until the end of the last microbatch.
+      sums: whether the model sums the gradients of microbatches. Otherwise each microbatch leaves
+        its own gradients.
     """
-    model.set_requires_gradient_sync(last)
+    model.set_requires_gradient_sync(last or not sums)
     model.set_reshard_after_backward(last or not keep)
-    model.set_is_last_backward(last)
+    model.set_is_last_backward(last or not sums)
 
 
 def reshard(model: T5) -> None:

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +28,20 @@ from t0.errors import UserError, say, unknown_name
 from t0.feeding.training_data import TrainingData
 from t0.files import write_whole
 from t0.files.any_path import any_path
-from t0.torch import adapters, checkpointing, cuda_graphs, data_worker, memory, optimizers, sharding
+from t0.machine import available_memory_bytes
+from t0.torch import (
+    adapters,
+    checkpointing,
+    cuda_graphs,
+    data_worker,
+    gpus,
+    memory,
+    optimizers,
+    sharding,
+)
 from t0.torch.checkpointing import Checkpoints
 from t0.torch.data_worker import WorkerData
+from t0.torch.gradients import BlockUpdates, HostSums, check_host_memory
 from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.processes import World, check_local
 from t0.torch.schedules import schedule
@@ -63,6 +74,8 @@ class ComputeOptions:
         again instead of storing them.
       keep_gathered: one of `memory.CHOICES`, which says whether weights that are gathered from
         other processes are kept until the end of the step.
+      gradients: one of `memory.GRADIENTS`, which says where gradients stay until weights are
+        updated.
       compiled: whether PyTorch compiles the model's blocks, the loss, and Adafactor's passes over
         matrices.
       attention: the attention kernels to try, in this order; see `t0.torch.model`.
@@ -77,6 +90,7 @@ class ComputeOptions:
     activations: torch.dtype = torch.float32
     recompute: str = "auto"
     keep_gathered: str = "auto"
+    gradients: str = "auto"
     compiled: bool = False
     attention: tuple[str, ...] = KERNELS
     replays: bool = True
@@ -293,6 +307,17 @@ class TorchEngine:
         self._optimizer = optimizers.build(
             spec.optimizer, trained, world.all_reduce_sum, compiled=compute.compiled
         )
+        self._updates = self._host_sums = None
+        if self.switches.gradients == "offload":
+            self._host_sums = HostSums(trained, world.device)
+        if self.switches.gradients != "keep":
+            self._updates = BlockUpdates(
+                self.model,
+                self._optimizer,
+                trained,
+                clip_norm=spec.clip_gradient_norm,
+                host=self._host_sums,
+            )
         self._rate = schedule(spec.schedule, spec.schedule_steps)
         keep = {**spec.keep_checkpoints, "last": spec.keep_checkpoint_max}
         self.keep = read_value(keep, Keep, "keep_checkpoints")
@@ -330,6 +355,7 @@ class TorchEngine:
         # differs between batches, but the shapes of a CUDA graph are fixed.
         choices = bool(self._spec.choice_losses)
         allowed = self._compute.replays and not switches.recompute and not choices
+        allowed = allowed and switches.gradients == "keep"
         return allowed and self._world.size == 1 and self._world.device.type in cuda_graphs.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
@@ -345,7 +371,10 @@ class TorchEngine:
             bytes_each=self._compute.activations.itemsize,
             kernel=self.kernel,
         )
-        choices = memory.memory_switches(self._compute.recompute, self._compute.keep_gathered)
+        gradients = self._gradient_choices(shape)
+        choices = memory.memory_switches(
+            self._compute.recompute, self._compute.keep_gathered, gradients, self._step_time(shape)
+        )
         needs = [
             memory.needed(
                 shape.sizes,
@@ -363,6 +392,47 @@ class TorchEngine:
         # So the process with the least free memory decides.
         index = world.max_over_processes(memory.first_that_fits(needs, world.free_bytes()))
         return choices[index], needs[index]
+
+    def _step_time(self, shape: T5Spec) -> Callable[[memory.MemorySwitches], float] | None:
+        """Returns a function that estimates the time of a step; None if the GPU is unknown."""
+        gpu, spec, world = self._find_gpu(), self._spec, self._world
+        if gpu is None:
+            return None
+        work = gpus.StepWork(
+            memory.model_flops(shape.sizes, rows=spec.batch_sequences, **self._lengths),
+            world.size,
+            self._microbatches,
+            memory.host_bytes(shape.sizes, spec.adapter),
+            clips=spec.clip_gradient_norm is not None,
+            adapter=spec.adapter is not None,
+        )
+        return lambda switches: gpus.step_seconds(gpu, work, switches, gpus.MEASURED_UTILISATION)
+
+    def _find_gpu(self) -> gpus.Gpu | None:
+        """Returns the type of GPU, if the run computes bfloat16 products whose rate is known."""
+        world = self._world
+        if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
+            return None
+        gpu = gpus.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
+        return gpu if gpu and gpu.teraflops else None
+
+    def _gradient_choices(self, shape: T5Spec) -> tuple[str, ...]:
+        """Returns the values of `MemorySwitches.gradients` to choose from."""
+        choices = memory.gradient_choices(
+            self._compute.gradients,
+            sequences=self._spec.batch_sequences,
+            microbatches=self._microbatches,
+            processes=self._world.size,
+            clips=self._spec.clip_gradient_norm is not None,
+        )
+        needed = memory.host_bytes(shape.sizes, self._spec.adapter)
+        if choices == ("offload",):
+            check_host_memory(needed)
+        elif "offload" in choices and (
+            self._world.device.type == "cpu" or needed > available_memory_bytes()
+        ):
+            return ("keep",)
+        return choices
 
     def fill(self, stepping: Stepping, time_limit: TimeLimit) -> Iterator[str]:
         """Fills the weights and slots; yields lines that say where the values come from."""
@@ -433,16 +503,7 @@ class TorchEngine:
         if self._replayed:
             sums, squares = self._replayed.take(microbatches, seeds, step=self._step, rate=rate)
         else:
-            self.model.train()
-            sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
-            for number, (rows, seed) in enumerate(zip(microbatches, seeds, strict=True)):
-                sharding.prepare_pass(self.model, last=number == count - 1, keep=self.switches.keep)
-                torch.manual_seed(seed)
-                microbatch_sums = self.model(move_to_device(rows, self._world.device))
-                (microbatch_sums[LOSS] / self._denominator).backward()
-                sums += microbatch_sums.detach()
-            squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
-            self.model.zero_grad(set_to_none=True)
+            sums, squares = self._take_eagerly(microbatches, seeds, rate)
         self._step += 1
         return {
             **self._values(sums),
@@ -450,6 +511,33 @@ class TorchEngine:
             "gradient_square": squares[0],
             "weight_square": squares[1],
         }
+
+    def _take_eagerly(
+        self, microbatches: Sequence[Mapping[str, np.ndarray]], seeds: Sequence[int], rate: float
+    ) -> tuple[torch.Tensor, list[float]]:
+        """Takes a step that is not replayed; returns the sums of losses, and of squares."""
+        updates, last = self._updates, len(microbatches) - 1
+        self.model.train()
+        sums = torch.zeros(len(SUM_NAMES), device=self._world.device)
+        if updates:
+            updates.begin(self._step, rate)
+        for number, (rows, seed) in enumerate(zip(microbatches, seeds, strict=True)):
+            # With updates by block, gathered weights would add to the gradients that are left.
+            keep = self.switches.keep and not updates
+            sharding.prepare_pass(self.model, last=number == last, keep=keep, sums=not updates)
+            torch.manual_seed(seed)
+            microbatch_sums = self.model(move_to_device(rows, self._world.device))
+            loss = microbatch_sums[LOSS] / self._denominator
+            if updates:
+                updates.backward(loss, first=not number, last=number == last)
+            else:
+                loss.backward()
+            sums += microbatch_sums.detach()
+        if updates:
+            return sums, updates.finish()
+        squares = self._optimizer.step(self._step, rate, self._spec.clip_gradient_norm)
+        self.model.zero_grad(set_to_none=True)
+        return sums, squares
 
     def _values(self, sums: torch.Tensor) -> dict[str, float]:
         values = dict(zip(SUM_NAMES, self._world.all_reduce_sum(sums).tolist(), strict=True))
@@ -506,6 +594,7 @@ class TorchEngine:
             f"{world.device.type}, activations in {activations}"
             + (", computed twice (--recompute)" if switches.recompute else "")
             + (", gathered weights kept for a step" if switches.keep and world.size > 1 else ""),
+            *self._gradient_lines(),
             *self._kernel_lines,
             *([f"attention: {self.kernel} kernel"] if self.kernel != "auto" else []),
         ]
@@ -518,13 +607,25 @@ class TorchEngine:
             notes=[*(f"  {note}" for note in notes), self.needed.line(world.size)],
         )
 
+    def _gradient_lines(self) -> list[str]:
+        """Returns lines that say where gradients stay, unless they are kept as usual."""
+        if self.switches.gradients == "keep":
+            return []
+        if not self._host_sums:
+            rounding = (
+                "; sums over the processes differ by rounding" if self._world.size > 1 else ""
+            )
+            return [f"gradients: used within the backward pass (--gradients=fused){rounding}"]
+        size = f"{self.needed.host / 2**30:.2f} GiB"
+        lines = [f"gradients: {size} of host memory (--gradients=offload)"]
+        if self._world.device.type == "cuda" and not self._host_sums.pinned:
+            lines.append("the system refuses to pin this memory (ulimit -l), so copies are slower")
+        return lines
+
     def ideal_seconds(self) -> float | None:
         """Returns how many seconds a step would take at peak FLOP/s; None if that is unknown."""
-        world = self._world
-        if world.device.type != "cuda" or self._compute.activations != torch.bfloat16:
-            return None
-        gpu = memory.find_gpu_by_device_name(torch.cuda.get_device_name(world.device))
-        if gpu is None or gpu.teraflops is None:
+        world, gpu = self._world, self._find_gpu()
+        if gpu is None:
             return None
         filling = self._data.filling
         flops = memory.model_flops(

@@ -260,9 +260,43 @@ def test_plan_of_a_gpu_run_with_pytorch(capsys):
     assert eight["time"]["step_seconds"] == pytest.approx(one["time"]["step_seconds"] / 8)
     text = run(capsys, *words)
     assert (
-        "activations in bfloat16, --recompute=off, float32 products in TF32" in text
+        "in bfloat16, --recompute=off, --gradients=keep, float32 products in TF32" in text
         and "VERDICT: fits" in text
     )
+
+
+def test_plan_of_all_gpus_marks_the_smallest_that_fits(capsys):
+    words = ["--engine=torch", "--gin_file=runs/t0_3b.gin"]
+    rows = json.loads(run(capsys, *words, "--json"))
+    assert [row["bytes"] > row["usable"] for row in rows] == [
+        row["verdict"] == "does not fit" for row in rows
+    ]
+    (smallest,) = (row for row in rows if row["smallest"])
+    assert smallest["usable"] == min(r["usable"] for r in rows if r["verdict"] == "fits")
+    # T0-3B, whose 512 microbatches are summed in host memory, fits a 16 GB card.
+    assert 14.3 < smallest["usable"] / 2**30 < 14.4
+    assert (smallest["gradients"], smallest["host_bytes"]) == ("offload", 4 * 2_849_757_184)
+    assert smallest["bytes"] < 14.3 * 2**30
+    lines = run(capsys, *words).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == [row["gpu"] for row in rows]
+    assert [line.split()[0] for line in lines if "(smallest)" in line] == [smallest["gpu"]]
+    kept = json.loads(run(capsys, *words, "--gradients=keep", "--json"))
+    assert all(row["gradients"] == "keep" and not row["host_bytes"] for row in kept)
+    assert {row["gpu"] for row in kept if row["verdict"] == "fits"} < {
+        row["gpu"] for row in rows if row["verdict"] == "fits"
+    }
+
+
+def test_plan_of_11b_with_fused_updates_fits_an_80_gb_gpu(capsys):
+    words = ["--engine=torch", "--gpu=a100-80", "--gin_file=runs/t0pp_train.gin"]
+    one_microbatch = "--gin_param=tokens_per_batch = 2048"
+    plan = json.loads(run(capsys, *words, one_microbatch, "--json"))
+    assert plan["batch"]["microbatches"] == 1
+    assert (plan["switches"]["gradients"], plan["verdict"]["word"]) == ("fused", "fits")
+    assert plan["per_gpu_bytes"]["total"] < 72 * 2**30
+    text = run(capsys, *words)
+    assert "--gradients=offload" in text and "tokens hide them" in text
+    assert "gradients in host memory, float32" in text
 
 
 def test_plan_that_fits_no_gpu_suggests_what_would(capsys):
@@ -277,7 +311,10 @@ def test_plan_that_fits_no_gpu_suggests_what_would(capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--engine=torch"], "needs --gpu, one of v100-32"),
+        (["--engine=torch", "--price=2"], "--price needs --gpu, one of rtx-3060-12"),
+        (["--engine=torch", "--gpu=l4", "--gradients=fused"], "--gradients=offload"),
+        (["--engine=torch", "--gpus=2", "--gradients=offload"], "is for one process"),
+        (["--gradients=fused"], "is for plans of GPUs with PyTorch"),
         (["--engine=torch", "--gpu=a100-81"], "Did you mean 'a100-80'"),
         (["--gpu=a100-80"], "is for plans of GPUs with PyTorch"),
         (["--engine=torch", "--gpu=l4", "--sweep", "tpu=v3-8"], "--sweep is for plans of TPUs"),

@@ -259,11 +259,13 @@ def test_sharding_over_two_processes_gives_losses_of_one(place, exact_losses):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = next(json.loads(x) for x in done.stdout.splitlines() if x.startswith("["))
-    assert found == pytest.approx(exact_losses, rel=1e-4)
+    kept, fused = (json.loads(x) for x in done.stdout.splitlines() if x.startswith("["))
+    assert kept == pytest.approx(exact_losses, rel=1e-4)
+    assert fused == pytest.approx(exact_losses, rel=1e-4)
 
 
 if __name__ == "__main__":
-    printed = json.dumps(losses(sys.argv[1]))
-    if os.environ["RANK"] == "0":
-        print(printed, flush=True)
+    for choice in ("keep", "fused"):
+        printed = json.dumps(losses(sys.argv[1], gradients=choice))
+        if os.environ["RANK"] == "0":
+            print(printed, flush=True)

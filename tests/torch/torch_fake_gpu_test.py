@@ -101,6 +101,63 @@ def test_fake_gpu_options_stay_within_planned_memory(library, case):
     check_memory(step)
 
 
+FUSED, OFFLOAD = {"gradients": "fused"}, {"gradients": "offload", "microbatches": 2}
+FEW_TOKENS = {"rows": 2, "lengths": {"inputs": 64, "targets": 32}}
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        FUSED | FEW_TOKENS,
+        OFFLOAD | FEW_TOKENS | {"clip": 1.0},
+        pytest.param(FUSED | {"recompute": "on", "rows": 16}, marks=pytest.mark.slow),
+        pytest.param(FUSED | {"processes": 2}, marks=pytest.mark.slow),
+        pytest.param(OFFLOAD, marks=pytest.mark.slow),
+        pytest.param(OFFLOAD | {"recompute": "on", "rows": 16}, marks=pytest.mark.slow),
+    ],
+)
+def test_fake_gpu_gradient_choices_stay_within_planned_memory(library, case):
+    (step,) = run(library, {"work": "train", "size": "small", "kernel": "efficient", **case})
+    assert step["waits"] == {"gradients.finish": 1, "torch_session._values": 1}
+    check_memory(step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gradients", [FUSED, OFFLOAD], ids=["fused", "offload"])
+def test_fake_gpu_memory_of_an_adapter_is_at_most_planned(library, gradients):
+    # The plan counts gathered weights, which one process does not copy.
+    case = {"work": "train", "size": "small", "kernel": "efficient", "adapter": 8}
+    (step,) = run(library, case | gradients)
+    assert 0.85 < step["peak"] / step["planned"]["total"] < 1
+
+
+@pytest.mark.parametrize(
+    ("size", "gradients", "limit"),
+    [
+        pytest.param("xl", FUSED, 14.4, marks=pytest.mark.slow),
+        pytest.param("xl", OFFLOAD, 14.4, marks=pytest.mark.slow),
+        pytest.param("xxl", FUSED, 72, marks=pytest.mark.exhaustive),
+        pytest.param("xxl", OFFLOAD, 72, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_fake_gpu_t0_fits_a_card_without_all_gradients(library, size, gradients, limit):
+    # 14.4 GiB are usable on a 16 GB card, and 72 GiB on an 80 GB GPU.
+    case = {"work": "train", "size": size, "kernel": "efficient", "keep": "off", "recompute": "on"}
+    (step,) = run(library, case | gradients)
+    check_memory(step)
+    assert step["peak"] < limit * GIB
+    # The embeddings and the output matrix are larger than two blocks.
+    assert step["planned"]["most_alive"] < 0.11 * step["planned"]["weights"]
+
+
+def test_fake_gpu_finds_gradients_that_are_not_freed(library):
+    case = {"work": "train", "size": "small", "kernel": "efficient", **FUSED, **FEW_TOKENS}
+    freed, leaked = run(library, case, case | {"fault": "leak"})
+    check_memory(freed)
+    assert leaked["peak"] > 1.2 * freed["peak"]
+
+
 def test_fake_gpu_blocks_are_gathered_twice_if_they_are_not_kept(library):
     case = {"work": "train", "size": "small", "keep": "off", "processes": 8}
     (step,) = run(library, case)

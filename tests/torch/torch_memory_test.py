@@ -8,7 +8,7 @@ import pytest
 from t0.config.model_spec import ModelShape
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.mesh import formulas
-from t0.torch import memory
+from t0.torch import gpus, memory
 
 SHAPE = ModelShape(1000, 64, 160, 64, 4, 32, 2, 2, True, False, True)
 DEEP = dataclasses.replace(SHAPE, encoder_layers=24, decoder_layers=24)
@@ -105,9 +105,9 @@ def test_microbatch_rows_per_process_do_not_exceed_single_process():
 
 
 def test_gpu_table_finds_gpus_by_short_and_device_name():
-    assert memory.find_gpu("A100-80") is memory.find_gpu_by_device_name("NVIDIA A100 80GB PCIe")
-    assert memory.find_gpu_by_device_name("NVIDIA A10G") is None
-    names = [device for gpu in memory.GPUS for device in gpu.devices]
+    assert gpus.find_gpu("A100-80") is gpus.find_gpu_by_device_name("NVIDIA A100 80GB PCIe")
+    assert gpus.find_gpu_by_device_name("NVIDIA A10G") is None
+    names = [device for gpu in gpus.GPUS for device in gpu.devices]
     assert len(names) == len(set(names))
 
 

@@ -7,8 +7,8 @@ GPU nor memory. LIBRARY is `fake_cuda.cpp`, compiled; it must be loaded before P
 process group "fake" stands for the other processes.
 
 Keys of a case: work ("train", "rank" or "decode"), size, processes, rows (per process), kernel,
-recompute, keep (of gathered weights), microbatches, lengths, and fault: a mistake to inject ("item"
-or "device").
+recompute, keep (of gathered weights), gradients, clip (the norm), adapter (LoRA's rank),
+microbatches, lengths, and fault: a mistake to inject ("item", "device" or "leak").
 """
 
 import contextlib
@@ -37,8 +37,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from t0.config.model_spec import require_t5  # noqa: E402
+from t0.config.specification import AdapterSpec  # noqa: E402
 from t0.evaluation.model import DecodingMethod  # noqa: E402
-from t0.torch import evaluation, generator, model, sharding, torch_session  # noqa: E402
+from t0.torch import evaluation, generator, gradients, model, sharding, torch_session  # noqa: E402
 from t0.torch.processes import World  # noqa: E402
 from t0.training.loop import LoopOptions  # noqa: E402
 
@@ -72,6 +73,7 @@ class Meter(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         outputs = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
         copied_back = on_gpu and name in ("_to_copy", "copy_") and outputs[0].device.type == "cpu"
+        copied_back = copied_back and not (name == "copy_" and args[2:] == (True,))  # not blocking
         by_mask = name in ("index", "index_put_") and any(
             x.dtype == torch.bool for x in tensors[1:]
         )
@@ -152,10 +154,14 @@ def replace_cuda(meter):
     torch.cuda.current_stream = lambda *args: Stub()
     torch.cuda.stream = lambda *args: contextlib.nullcontext()
     torch.cuda.device_count = lambda: 1
+    torch.cuda.get_device_name = lambda *args: "fake"
     torch.cuda.current_device = lambda: 0
     torch.cuda.set_device = torch.cuda.synchronize = lambda *args: None
     torch.cuda.mem_get_info = lambda *args: (2**40, 2**40)
     torch.Tensor.pin_memory = lambda self, *args: self
+    gradients._pin = lambda tensor, device: True
+    for module in (gradients, torch_session):
+        module.available_memory_bytes = lambda: 2**40
     resize = torch.UntypedStorage.resize_
 
     def resize_and_count(storage, size):
@@ -182,6 +188,14 @@ def inject(fault):
         model.Norm.forward = lambda self, x: norm(self, x * (1.0 if x.sum().item() else 1.0))
     if fault == "device":
         model._future_positions = lambda length, device: torch.ones(length, length).triu(1) > 0
+    if fault == "leak":  # as if the gradients were kept until the end of the step
+        take, kept = gradients.BlockUpdates._take_gradients, []
+
+        def take_and_keep(updates, number):
+            kept.extend(weight.gradient() for weight in updates._units[number])
+            take(updates, number)
+
+        gradients.BlockUpdates._take_gradients = take_and_keep
 
 
 def train(case, world):
@@ -189,15 +203,35 @@ def train(case, world):
     rows = case.rows * world.size
     parts = case.microbatches * world.size
     spec = torch_runs.run(case.size, rows=rows, lengths=case.lengths, microbatches=parts)
+    adapter = AdapterSpec("lora", rank=case.adapter) if case.adapter else None
+    spec = dataclasses.replace(spec, clip_gradient_norm=case.clip, adapter=adapter)
     switches = {"recompute": case.recompute, "keep_gathered": case.keep}
+    switches["gradients"] = case.gradients
     compute = torch_session.ComputeOptions(torch.bfloat16, **switches, replays=False)
     torch_session.choose_kernel = lambda *args: (case.kernel, [])
     engine = torch_session.TorchEngine(spec, LoopOptions(train_steps=9), None, world, compute)
     batch = {name: np.ones((rows, length), np.int32) for name, length in case.lengths.items()}
     engine.take(batch)
     yield
+    alive = count_gradients(engine._updates)
     engine.take(batch)
-    yield dataclasses.asdict(engine.needed) | {"total": engine.needed.total}
+    planned = dataclasses.asdict(engine.needed) | {"total": engine.needed.total}
+    yield planned | {"most_alive": max(alive, default=0)}
+
+
+def count_gradients(updates):
+    """Returns a list that gets the bytes of all float32 gradients each time some are used."""
+    alive = []
+    if updates:
+        take = updates._take_gradients
+
+        def count_and_take(number):
+            grads = [w.gradient() for unit in updates._units for w in unit]
+            alive.append(sum(g.numel() * 4 for g in grads if g is not None))
+            take(number)
+
+        updates._take_gradients = count_and_take
+    return alive
 
 
 def rank(case, world):
@@ -251,6 +285,7 @@ def main():
     replace_cuda(meter)
     defaults = {"processes": 1, "rows": 2, "kernel": "plain", "recompute": "off", "fault": ""}
     defaults |= {"keep": "auto", "microbatches": 1, "lengths": LENGTHS}
+    defaults |= {"gradients": "keep", "clip": None, "adapter": 0}
     for text in sys.argv[2:]:
         case = SimpleNamespace(**defaults | json.loads(text))
         inject(case.fault)
