@@ -100,14 +100,25 @@ def run(mutant: Mutant, tests: Sequence[str], copy: Path) -> dict:
     }
 
 
+def _find_line(mutant: Mutant, copy: Path) -> int | None:
+    """Returns the number of a mutant's line in this version of its file; None if it is gone."""
+    try:
+        return mutant.line_in((copy / mutant.path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
 def _run_all(mutants: Sequence[Mutant], lines: Lines, output: Path, before: Path | None) -> int:
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         shutil.copytree(ROOT, copy, ignore=_NOT_COPIED, symlinks=True)
         for mutant in mutants:
-            tests = lines.get(mutant.path, {}).get(mutant.line, ())
-            outcomes.append(run(mutant, tests, copy))
+            line = _find_line(mutant, copy)
+            if line is None:
+                print(f"gone     {mutant.path}: {mutant.text.strip()}", flush=True)
+                continue
+            outcomes.append(run(mutant, lines.get(mutant.path, {}).get(line, ()), copy))
             output.write_text(json.dumps(outcomes, indent=1))
             last = outcomes[-1]
             word = "detected" if last["detected"] else "SURVIVED"

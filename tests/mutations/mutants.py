@@ -39,6 +39,17 @@ class Mutant:
     after: str
     text: str
 
+    def line_in(self, source: str) -> int:
+        """Returns the number of the line in a version of the file.
+
+        Raises:
+          ValueError: the source does not have the line any more.
+        """
+        numbers = [n for n, line in enumerate(source.splitlines(), 1) if line == self.text]
+        if not numbers:
+            raise ValueError(f"{self.path} has no line {self.text.strip()!r} any more")
+        return min(numbers, key=lambda n: abs(n - self.line))
+
     def applied(self, source: str) -> str:
         """Returns the source with the change.
 
@@ -46,10 +57,7 @@ class Mutant:
           ValueError: the source does not have the line any more.
         """
         lines = source.splitlines(keepends=True)
-        numbers = [n for n, line in enumerate(lines, 1) if line.rstrip("\n") == self.text]
-        if not numbers:
-            raise ValueError(f"{self.path} has no line {self.text.strip()!r} any more")
-        number = min(numbers, key=lambda n: abs(n - self.line))
+        number = self.line_in(source)
         whole = lines[number - 1].encode()
         lines[number - 1] = (whole[: self.start] + self.after.encode() + whole[self.end :]).decode()
         return "".join(lines)
