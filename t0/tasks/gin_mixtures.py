@@ -12,6 +12,7 @@ from typing import Any
 
 from t0.catalogue.mixture_members import resolve_mixtures
 from t0.compat import gin, seqio
+from t0.config.bindings import bound
 from t0.sources import OwnMixture
 from t0.sources.mixture_files import read_mixtures
 
@@ -35,6 +36,9 @@ def register_gin_mixtures() -> None:
     Raises:
       UserError: a definition has a mistake, or another mixture has its name.
     """
+    # Without mixtures, the function is not called, so that operative configs do not have it.
+    if bound("mixtures.define", evaluate=False) is None:
+        return
     names = seqio.MixtureRegistry.names()
     read = read_mixtures(defined_mixtures(), "mixtures.define (gin)")
     new = [own for own in read if own.name not in names or _registered.get(own.name) != own]

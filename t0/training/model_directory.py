@@ -68,6 +68,9 @@ _ADDED = {
     "choice_losses.length_normalized": "0.0",
     "choice_losses.likelihood": "0.0",
     "choice_losses.unlikelihood": "0.0",
+    "adapter.target_modules": "()",
+    "adapter.exclude_modules": "()",
+    "adapter.layers_to_transform": "()",
 }
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(

@@ -34,6 +34,8 @@ IN_EVERY_MODE = (
     "bleu",
     "qa",
     "sni",
+    "mixtures",
+    "ul2",
     "vocabulary",
     "folder_of_checkpoint",
     "step_of_checkpoint",
