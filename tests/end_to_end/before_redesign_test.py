@@ -49,6 +49,7 @@ def test_resume_of_old_run_keeps_its_configuration(gone_on):
     now = [folder / "model" / f"operative_config{part}.gin" for part in ("", ".t0")]
     found = bindings(now[0].read_text()) | bindings(now[1].read_text())
     added |= {"run.train_steps": "12", "train_loop.validation_mixture": "None"}
+    added |= {"train_loop.report_to": "None"}
     assert found == bindings(operative) | added
 
 
