@@ -24,7 +24,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
+import grpc
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.prompted_rows import RowRange
@@ -33,6 +34,9 @@ from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
 from t0.errors import UserError, reading
 from t0.files import paths, publishing, write_whole
 from t0.files.untrusted import parsed_json
+
+# How long a job service may take to answer. Beam waits for a minute, and then repeats.
+SECONDS_TO_ANSWER = 30
 
 
 def run_on_beam(
@@ -63,8 +67,11 @@ def run_on_beam(
         removed at the end.
 
     Raises:
-      UserError: if the pipeline ended without an outcome for some split.
+      UserError: if the job service does not answer, or the pipeline ended without an outcome for
+        some split.
     """
+    options_of_beam = PipelineOptions(list(pipeline_options))
+    _check_job_service(options_of_beam.view_as(PortableOptions).job_endpoint)
     publishing.make_folder(run_dir)
     pieces = [job for job in jobs if not isinstance(job, JoinParts)]
     by_rows = [job for job in pieces if isinstance(job, RowRange)]
@@ -76,7 +83,7 @@ def run_on_beam(
     earlier_results = [(str(split), done) for split in specs for done in results[split].items()]
     by_name = {str(split): spec for split, spec in specs.items()}
     try:
-        with beam.Pipeline(options=PipelineOptions(list(pipeline_options))) as pipeline:
+        with beam.Pipeline(options=options_of_beam) as pipeline:
             earlier_parts = pipeline | "parts of earlier runs" >> beam.Create(earlier_results)
             new_parts = [
                 _distribute(pipeline, name, elements) | f"make {name}" >> beam.ParDo(_Make(start))
@@ -88,6 +95,21 @@ def run_on_beam(
         yield from _read_outcomes(specs, run_dir)
     finally:
         paths.remove(run_dir)
+
+
+def _check_job_service(endpoint: str | None) -> None:
+    """Raises a UserError if no job service answers at the value of --job_endpoint."""
+    if not endpoint or endpoint == "embed":
+        return
+    with grpc.insecure_channel(endpoint) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=SECONDS_TO_ANSWER)
+        except grpc.FutureTimeoutError:
+            raise UserError(
+                f"--job_endpoint={endpoint}: no Beam job service answered within "
+                f"{SECONDS_TO_ANSWER} s; expected HOST:PORT of one that runs. Start it, or correct "
+                "the address"
+            ) from None
 
 
 def _distribute(pipeline: beam.Pipeline, name: str, elements: Iterable[Any]) -> beam.PCollection:

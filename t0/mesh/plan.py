@@ -123,6 +123,7 @@ def plan_configured_run(
             "chips": list(run.slice_.chips),
             "cores": run.slice_.cores,
             "hosts": run.slice_.hosts,
+            "zones": list(run.slice_.zones),
             "hbm_bytes_per_core": run.slice_.generation.hbm_bytes,
             "usable_bytes_per_core": run.slice_.usable_bytes,
         },
@@ -304,6 +305,8 @@ def _placement(plan: dict[str, Any]) -> Iterator[str]:
         f"{topology['hosts']} hosts, {gib(topology['hbm_bytes_per_core'])} a core "
         f"(by {plan['method']})"
     )
+    if topology["zones"]:
+        yield f"zones with a {topology['name']}: {', '.join(topology['zones'])} (November 2026)"
     shape = ", ".join(f"{name} {size}" for name, size in mesh["shape"].items()) or "one core"
     layout = ", ".join(
         f"{name} {split['size']:,}"

@@ -82,6 +82,11 @@ SLICES: dict[str, tuple[int, int, int]] = {
     "v4-4096": (8, 16, 16),
 }
 
+# Zones of Google Cloud in November 2026, as in docs/tpu.md: a generation's zones with slices of all
+# sizes, and its further zones that only have slices of one host. Zones of v2 are not listed.
+_ZONES = {"v3": ("europe-west4-a",), "v4": ("us-central2-b",)}
+_ZONES_OF_ONE_HOST = {"v3": ("us-central1-a", "us-central1-b")}
+
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
@@ -117,6 +122,13 @@ class Topology:
         """The sizes of the slice in the order of core numbers: Z, Y, X, cores of a chip."""
         x, y, z = self.chips
         return (z, y, x, CORES_PER_CHIP)
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """The zones of Google Cloud that have the slice; () if this module does not list them."""
+        generation = self.name.partition("-")[0] if self.name in SLICES else "v3"
+        further = _ZONES_OF_ONE_HOST.get(generation, ()) if self.hosts == 1 else ()
+        return (*further, *_ZONES.get(generation, ()))
 
     @property
     def usable_bytes(self) -> int:

@@ -49,6 +49,7 @@ _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-gp
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _DEVICES = ("accel[0-9]*", "vfio/[0-9]*")
 _OF_TPU_ENV = re.compile(r"^(\w+): '(.*)'$", re.M)
+_TYPICAL_SLICES = ("v3-8", "v3-32", "v4-8")  # with different zones
 IMAGES = "tpu-vm-tf-2.15.1-se, on a slice tpu-vm-tf-2.15.1-pod-se"
 # If one of these variables is set, TensorFlow loads the PJRT plugin. The instructions for -pjrt
 # images set both.
@@ -397,8 +398,14 @@ def _slice_faults(machine: Machine) -> Iterator[str]:
     if kind and kind.partition("-")[0] not in GENERATIONS:
         yield (
             f"the TPU is a {kind}; TensorFlow's Estimator drives {', '.join(GENERATIONS)}, because "
-            "later ones need PJRT"
+            f"later ones need PJRT. {_describe_zones()}"
         )
+
+
+def _describe_zones() -> str:
+    """Returns a sentence with the zones of typical slices."""
+    zones = "; ".join(f"{name}: {', '.join(topology(name).zones)}" for name in _TYPICAL_SLICES)
+    return f"Zones with TPUs (November 2026): {zones}"
 
 
 def _node_faults(machine: Machine) -> Iterator[str]:
@@ -409,7 +416,7 @@ def _node_faults(machine: Machine) -> Iterator[str]:
         yield (
             f"the TPU '{machine.tpu}' cannot be looked up in project {machine.project}, zone "
             f"{machine.zone} ({node.trouble}). List the TPUs: gcloud compute tpus tpu-vm list "
-            f"--project={machine.project} --zone={machine.zone}"
+            f"--project={machine.project} --zone={machine.zone}. {_describe_zones()}"
         )
     elif node and node.state != "READY":
         gone = node.state in ("PREEMPTED", "TERMINATED")

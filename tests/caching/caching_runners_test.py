@@ -1,12 +1,13 @@
 """The runners: worker processes and Apache Beam give what this process gives."""
 
+import socket
 import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
-from t0.caching import running, work_plan
+from t0.caching import beam_runner, running, work_plan
 from t0.caching.cache_plan import CachePlan, TaskSplit
 from t0.errors import UserError
 
@@ -120,6 +121,37 @@ def test_beam_caching_of_prompted_tasks(with_data, cache_here, tmp_path, monkeyp
     cache_here(tmp_path / "here", *tasks)
     cache_here(tmp_path / "beam", *tasks, pipeline_options=options)
     assert files(tmp_path / "here") == files(tmp_path / "beam")
+
+
+@pytest.mark.slow
+def test_beam_caching_through_a_job_service(cache_here, tmp_path):
+    from apache_beam.runners.portability import local_job_service
+
+    service = local_job_service.LocalJobServicer()
+    endpoint = f"--job_endpoint=localhost:{service.start_grpc_server(0)}"
+    beam = ["--runner=PortableRunner", endpoint, "--environment_type=LOOPBACK"]
+    tasks = ("toy_lines", "toy_function")
+    cache_here(tmp_path / "here", *tasks)
+    try:
+        cache_here(tmp_path / "beam", *tasks, pipeline_options=beam)
+    finally:
+        service.stop()
+    assert files(tmp_path / "beam") == files(tmp_path / "here")
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["nobody listens", "a server is silent"])
+def test_beam_caching_without_a_job_service_is_one_line(cache_here, tmp_path, monkeypatch, silent):
+    monkeypatch.setattr(beam_runner, "SECONDS_TO_ANSWER", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        if not silent:
+            server.close()
+        beam = ["--runner=PortableRunner", f"--job_endpoint={endpoint}"]
+        with pytest.raises(UserError, match="no Beam job service answered within 1 s") as error:
+            cache_here(tmp_path, "toy_lines", pipeline_options=beam)
+    assert f"--job_endpoint={endpoint}: " in str(error.value)
+    assert "\n" not in str(error.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_caching_prompt_worker_imports_no_tensorflow():

@@ -165,6 +165,13 @@ def test_plan_flags_that_exclude_each_other_are_refused(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_plan_names_the_zones_of_the_slice(capsys):
+    out = run(capsys, *SMALL, "--start_step=0")
+    assert "\nzones with a v3-8: us-central1-a, us-central1-b, europe-west4-a (" in out
+    topology = ["--gin_param=utils.tpu_mesh_shape.tpu_topology='v2-8'", "--start_step=0"]
+    assert "zones with" not in run(capsys, *SMALL, *topology)
+
+
 @pytest.mark.slow
 def test_plan_formulas_agree_with_exact_lowering(capsys):
     # Two layers, so that it takes seconds.

@@ -19,6 +19,20 @@ def test_tpu_topology_has_the_cores_of_its_name(name):
     assert name[:2] in GENERATIONS
 
 
+def test_tpu_zones_are_those_of_the_page():
+    page = (GIN.parent / "docs" / "tpu.md").read_text()
+    zones = {
+        name: "`, `".join(topology(name).zones) for name in ("v3-8", "v3-32", "v3-2048", "v4-8")
+    }
+    assert f"| v3-8 | `{zones['v3-8']}` |" in page
+    assert f"| v3-32 and larger v3 | `{zones['v3-32']}` |" in page
+    assert f"| all v4 | `{zones['v4-8']}` |" in page
+    assert zones["v3-2048"] == zones["v3-32"]
+    assert topology("v4-4096").zones == topology("v4-8").zones
+    assert topology("16x16").zones == topology("v3-512").zones
+    assert topology("v2-8").zones == ()
+
+
 def test_device_assignment_is_in_order():
     slice_ = topology("v3-32")
     assignment = device_assignment(slice_)

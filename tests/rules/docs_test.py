@@ -275,7 +275,13 @@ COMMAND = re.compile(
     r"(?<![\w/.=-])(t5_mesh_transformer|seqio_cache_tasks|bin/\w+|t0(?: [a-z][a-z-]*)?)(?= |$)(.*)"
 )
 FLAG = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)")
-OTHERS = {"runner", "spot", "log_samples", "model_args"}  # of Beam, gcloud and lm_eval
+OTHERS = {
+    "runner",
+    "job_endpoint",
+    "spot",
+    "log_samples",
+    "model_args",
+}  # of Beam, gcloud and lm_eval
 
 
 def code(text):

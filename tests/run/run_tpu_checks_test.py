@@ -43,7 +43,11 @@ FAULTS = [
         "variable NEXT_PLUGGABLE_DEVICE_USE_C_API makes.*90807.*unset NEXT",
     ),
     (LOCAL, {"image": "tpu-vm-tf-2.15.1-pjrt"}, f"image tpu-vm-tf-2.15.1-pjrt.*{SE}"),
-    (LOCAL, {"accelerator_type": "v5litepod-8"}, "is a v5litepod-8.*v2, v3, v4"),
+    (
+        LOCAL,
+        {"accelerator_type": "v5litepod-8"},
+        "is a v5litepod-8.*v2, v3, v4.*v3-32: europe-west4-a;",
+    ),
     (LOCAL, {"accelerator_type": "v3-32"}, "one of the 4 hosts of a v3-32.*--tpu=NAME"),
     (LOCAL, {"environment": {"TPU_LOAD_LIBRARY": "0"}}, "unset TPU_LOAD_LIBRARY"),
     (NAMED, {"environment": {}}, "not set.*export TPU_LOAD_LIBRARY=0"),
@@ -80,7 +84,7 @@ def test_tpu_checks_report_all_faults_together():
     [
         (
             {"trouble": "HTTP 404: no node"},
-            "'my-tpu' cannot be looked up in project p, zone z .HTTP",
+            "'my-tpu' cannot be looked up in project p, zone z .HTTP.*v4-8: us-central2-b",
         ),
         ({"state": "CREATING"}, "is CREATING, not READY. Wait"),
         ({"state": "PREEMPTED"}, "is PREEMPTED, not READY. Delete it and create it again"),
