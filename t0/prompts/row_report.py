@@ -26,10 +26,12 @@ UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
 NO_TARGET = "without a target (left out)"
 MISSING = "with missing values (nothing is printed for them)"
+FEWER_EXEMPLARS = "with fewer exemplars than drawn (the others do not fit)"
+NO_EXEMPLAR = "without an exemplar that fits (left out)"
 # Whether blank choices are left out -> key.
 BLANK = {True: "with blank options (left out)", False: "with blank options (kept, as in T0)"}
 # The keys of `counts` that are noted when rows are rendered without a cache.
-NOTED = (NO_TARGET, MISSING, *BLANK.values())
+NOTED = (NO_TARGET, MISSING, *BLANK.values(), FEWER_EXEMPLARS, NO_EXEMPLAR)
 # Keys of `labels`. If the counts of these keys are high, the template probably does not fit the
 # data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
