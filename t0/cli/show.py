@@ -176,7 +176,8 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
     measure = UNLIMITED
     if tokens is not None:
         measure = TextMeasure(
-            lambda text: len(tokens.ids(text)), lambda text, answers: len(tokens.ids(text)) <= length
+            lambda text: len(tokens.ids(text)),
+            lambda text, answers: len(tokens.ids(text)) <= length,
         )
     return FewShotPrompts(task, few_shot, StoredRows(task.open(few_shot.split)), measure)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from t0.config.plain_data import Count, Positive, Tokens, read_plain
-from t0.errors import UserError
+from t0.errors import UserError, unknown_name
 from t0.prompts.render import Example
 
 
@@ -91,7 +91,7 @@ def read_few_shot(k: int, options: Mapping[str, Any], where: str) -> FewShot:
     names = [field.name for field in dataclasses.fields(FewShot) if field.name != "k"]
     for name in options:
         if name not in names:
-            raise UserError(f"{where}: unknown option '{name:.40}'; there are: {', '.join(names)}")
+            raise unknown_name(f"option of {where}", name, names, f"There are: {', '.join(names)}")
     try:
         return read_plain({"k": k, **options}, FewShot, where)
     except ValueError as error:

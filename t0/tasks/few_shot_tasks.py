@@ -62,9 +62,7 @@ def check_few_shot_tasks(tasks: Iterable[str], few_shot: FewShot) -> None:
         check_few_shot(source, few_shot)
 
 
-def add_few_shot_tasks(
-    tasks: Sequence[str], few_shot: FewShot, measure: TextMeasure
-) -> list[str]:
+def add_few_shot_tasks(tasks: Sequence[str], few_shot: FewShot, measure: TextMeasure) -> list[str]:
     """Registers the few-shot forms of tasks, and returns their names.
 
     Forms of the same names from an earlier call are replaced.
