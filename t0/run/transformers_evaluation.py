@@ -73,7 +73,7 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
     _open_caches(evaluation)
     run = _open_run(folder, source, evaluation)
     if evaluation.few_shot is not None:
-        evaluation = evaluation.with_few_shot_tasks(_measure(run.model, evaluation.lengths))
+        evaluation = evaluation.with_few_shot_tasks(text_measure(run.model, evaluation.lengths))
         run = dataclasses.replace(run, evaluation=evaluation)
         kinds = kinds_of([seqio.TaskRegistry.get(name) for name in evaluation.tasks])
     for task in kinds.get(PERPLEXITY, ()):
@@ -119,8 +119,14 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
     return _Run(evaluation, model, batch_tokens, facts)
 
 
-def _measure(model: Any, lengths: Mapping[str, int] | None) -> TextMeasure:
-    """Measures texts in the model's tokens. Without limits, its context window is the limit."""
+def text_measure(model: Any, lengths: Mapping[str, int] | None) -> TextMeasure:
+    """Returns how texts are measured in a model's tokens.
+
+    Args:
+      model: the `TransformersModel`.
+      lengths: the limits in tokens. The context window, which a decoder-only model fills with the
+        input and the longest choice, is always a limit also.
+    """
 
     def fits(inputs: str, answers: Sequence[str]) -> bool:
         encoded = [model.encode(inputs, answer) for answer in answers]
