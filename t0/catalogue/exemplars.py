@@ -65,8 +65,7 @@ class FewShotPrompts:
       measure: how the texts are measured.
 
     Raises:
-      UserError: there are fewer rows than exemplars, or the labels of a task without answer choices
-        are to be balanced.
+      UserError: there are fewer rows than exemplars, or `check_few_shot` refuses the task.
     """
 
     def __init__(
@@ -97,7 +96,8 @@ class FewShotPrompts:
           example: the rendered row.
 
         Raises:
-          UserError: there are not enough training rows that can be exemplars of this row.
+          UserError: there are not enough training rows that can be exemplars of this row, or an
+            answer choice contains the separator of exemplars.
         """
         few_shot = self.few_shot
         drawn = self._draw(split, index, row, example)
@@ -144,7 +144,12 @@ class FewShotPrompts:
         example = self._task.compiled.example(row, number)
         if example is None or not example.has_target or hidden_label(self._task.dataset, row):
             return None
-        choices = example.choices or []
+        choices, separator = example.choices or [], self.few_shot.example_separator
+        if separator and any(separator in choice for choice in choices):
+            raise UserError(
+                f"{self._name}: an answer choice of row {number} of '{self.few_shot.split}' "
+                f"contains the separator of exemplars, {separator!r}: set another example_separator"
+            )
         label = choices.index(example.targets) if example.targets in choices else None
         exemplar = Exemplar(number, example.inputs, example.targets)
         return _Candidate(exemplar, label, len(choices), self._key(row))

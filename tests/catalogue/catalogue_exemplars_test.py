@@ -133,6 +133,8 @@ def test_impossible_settings_are_refused(task):
     with pytest.raises(UserError, match="has no split 'train' to draw exemplars from"):
         FewShotPrompts(bare, FewShot(k=1), StoredRows(task().open("train")), UNLIMITED)
     whole = task()
+    with pytest.raises(UserError, match="contains the separator of exemplars, 'ye': set another"):
+        prompt(prompts(whole, k=2, example_separator="ye"), whole)
     with pytest.raises(UserError, match="has only 22 for row 0 of 'train'"):
         prompt(prompts(whole, k=23), whole)
 
