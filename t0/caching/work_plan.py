@@ -149,9 +149,12 @@ def plan_work(
       setup: how a process registers the tasks.
 
     Raises:
-      UserError: if the vocabulary cannot be read.
+      UserError: if the vocabulary cannot be read, or if a task is few-shot.
     """
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
+    for name, task in tasks.items():
+        if getattr(task.source, "few_shot", None) is not None:
+            raise UserError(f"{name}: few-shot prompts cannot be cached: leave the task out")
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
     work = Work()
     for split in splits:

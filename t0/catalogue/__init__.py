@@ -12,6 +12,7 @@
 | `mixture_members` | the tasks and mixtures that the user's mixtures select |
 | `mixing_rates` | rates from counts, caps and temperatures; the rates of mixtures in mixtures |
 | `row_preview` | rendered rows with token counts and truncation (`t0 show`) |
+| `exemplars` | exemplars of few-shot prompts, drawn from a task's training rows |
 | `sentence_pieces` | token counts and the position at which a token limit truncates a text |
 | `text_growth` | limits of the rules with which a tokenizer changes a text |
 | `columns` | a summary of the columns of a user's data (`t0 init`) |

@@ -13,10 +13,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from t0.catalogue.exemplars import FewShotPrompt, FewShotPrompts, lost_separators
 from t0.catalogue.prompted_task import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.errors import UserError, printable
 from t0.prompts import LONGEST_PRINTED, NO_LABEL, Example
+from t0.prompts.few_shot import FewShot
 from t0.sources import hidden_label
 
 EOS = 1
@@ -99,6 +101,7 @@ def preview_row(
     *,
     lengths: Mapping[str, int],
     tokens: Tokens | None,
+    few_shot: FewShotPrompts | None = None,
 ) -> RowPreview:
     """Renders a row, counts its tokens and finds the points at which its texts are truncated.
 
@@ -109,15 +112,24 @@ def preview_row(
       row: the row, as column -> value.
       lengths: the sequence lengths of inputs and targets, in tokens.
       tokens: the vocabulary; None if tokens are not counted.
+      few_shot: puts exemplars before the input; None for the zero-shot prompt.
 
     Raises:
-      UserError: the template fails on the row.
+      UserError: the template fails on the row, or there are too few exemplars.
     """
     title = f"{task.name}, split {split}, row {index}"
     example = task.compiled.example(row, index)
     if example is None:
         note = "the template leaves this row out: it does not render to inputs and a target"
         return RowPreview(title, None, None, None, [note])
+    few_shot_notes: Sequence[str] = ()
+    if few_shot is not None:
+        prompt = few_shot.prompt(split, index, row, example)
+        if prompt is None:
+            note = "no exemplar fits: the row is left out"
+            return RowPreview(title, None, None, None, [note])
+        few_shot_notes = [*_describe_exemplars(prompt, few_shot.few_shot, tokens)]
+        example = dataclasses.replace(example, inputs=prompt.inputs)
     choices = None
     if example.choices is not None:
         choices = [_preview_text(c, lengths["targets"], tokens, eos=True) for c in example.choices]
@@ -128,6 +140,7 @@ def preview_row(
         *_describe_target(example, withheld, task.template.published),
         *_describe_missing(example),
         *_describe_cuts(example, task.template.published),
+        *few_shot_notes,
     ]
     if tokens is not None:
         notes += vocabulary_notes(tokens, list_answers(example, withheld))
@@ -178,6 +191,22 @@ def _describe_cuts(example: Example, published: bool) -> Iterator[str]:
         yield (
             f"texts of {lengths} characters are CUT at {LONGEST_PRINTED:,} characters and end in "
             f"'...', as in promptsource{lift}"
+        )
+
+
+def _describe_exemplars(
+    prompt: FewShotPrompt, few_shot: FewShot, tokens: Tokens | None
+) -> Iterator[str]:
+    rows = ", ".join(f"{exemplar.row:,}" for exemplar in prompt.exemplars)
+    fit = "" if len(prompt.exemplars) == prompt.drawn else f" of {prompt.drawn} that were drawn"
+    plural = "s" * (len(prompt.exemplars) != 1)
+    listed = f", row{plural} {rows} of '{few_shot.split}'" if rows else ""
+    yield f"{len(prompt.exemplars)} exemplar{plural}{fit}{listed} (seed {few_shot.seed})"
+    lost = lost_separators(few_shot, tokens.ids) if tokens is not None and rows else ()
+    if lost:
+        yield (
+            f"{' and '.join(lost)}: the vocabulary has no token for this text, so the model reads "
+            "only a space, or nothing. A visible separator, such as ' ## ', has tokens"
         )
 
 

@@ -79,6 +79,16 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "DIR",
         "help": "an adapter to merge into the weights: a folder of PEFT, or a run that trained one",
     },
+    "num_fewshot": {
+        "action": Number,
+        "kind": Positive,
+        "metavar": "K",
+        "help": "put K training rows with their targets before each input of a prompted task",
+    },
+    "fewshot_options": {
+        "metavar": "JSON",
+        "help": 'other settings of --num_fewshot, such as \'{"seed": 1, "balance": "labels"}\'',
+    },
     "batch_tokens": {
         "action": Number,
         "kind": Positive,
@@ -115,6 +125,29 @@ def apply_shared(args: argparse.Namespace) -> None:
         from t0.sources import skip_bad_rows
 
         skip_bad_rows()
+
+
+def few_shot_of(args: argparse.Namespace) -> Any:
+    """Returns the `FewShot` of --num_fewshot and --fewshot_options; None for zero-shot prompts.
+
+    Raises:
+      UserError: an option is unknown or has a wrong value.
+    """
+    from t0.files.untrusted import parsed_json
+    from t0.prompts.few_shot import read_few_shot
+
+    options = {}
+    if args.fewshot_options is not None:
+        try:
+            options = parsed_json(args.fewshot_options)
+        except ValueError as error:
+            raise UserError(f"--fewshot_options is not JSON: {error}") from error
+        if not isinstance(options, dict) or args.num_fewshot is None:
+            expected = 'an object, such as {"seed": 1}, and --num_fewshot=K'
+            raise UserError(f"--fewshot_options={args.fewshot_options:.80}: expected {expected}")
+    if args.num_fewshot is None:
+        return None
+    return read_few_shot(args.num_fewshot, options, "--fewshot_options")
 
 
 def apply_starter_folder(args: argparse.Namespace, settings: Any) -> None:

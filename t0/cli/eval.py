@@ -9,6 +9,7 @@ t0 eval bigscience/T0_3B --reproduce                     # next to the published
 t0 eval /models/mine/model.ckpt-1000 --tasks='super_glue_rte_.*' --data_dir=data
 t0 eval reviews/model                         # a folder of `t0 init`: its data, prompts and cache
 t0 eval /models/t0_3b --adapter=/adapters/rte --tasks='super_glue_rte_.*' --data_dir=data
+t0 eval bigscience/T0_3B --tasks='super_glue_rte_.*' --data_dir=data --num_fewshot=4
 t0 eval /models/gpt2 --join=t-zero --data_dir=data
 t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_span_corruption
 """
@@ -25,7 +26,14 @@ from typing import TYPE_CHECKING, Any
 
 from t0.checkpoints import other_folders
 from t0.cli import reproduce
-from t0.cli.arguments import JoinedList, Number, add_shared, apply_starter_folder, split_list
+from t0.cli.arguments import (
+    JoinedList,
+    Number,
+    add_shared,
+    apply_starter_folder,
+    few_shot_of,
+    split_list,
+)
 from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, printable
 from t0.text_tables import terminal_width
@@ -69,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "T0's repository joins them"
     )
     add("--join", choices=other_folders.JOINS, help=join)
+    add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
 
@@ -220,9 +229,17 @@ def _evaluation(
     for module in modules:
         importlib.import_module(module)
     from t0.run import whole_evaluation
+    from t0.tasks.few_shot_tasks import check_few_shot_tasks
 
     names = whole_evaluation.choose_tasks(args.tasks, args.split)
-    caches = split_list(args.cache_dirs)
+    caches, few_shot = split_list(args.cache_dirs), few_shot_of(args)
+    if few_shot is not None:
+        check_few_shot_tasks(names, few_shot)
+        if caches:
+            raise UserError(
+                "--num_fewshot renders its prompts during the evaluation, but --cache_dirs reads "
+                "caches: use one of them"
+            )
     if not caches:
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
     return whole_evaluation.WholeEvaluation(
@@ -243,6 +260,7 @@ def _evaluation(
         join=args.join,
         engine=engine,
         device=args.device,
+        few_shot=few_shot,
     )
 
 
@@ -252,10 +270,13 @@ def _run(checkpoint: Any, vocabulary: str | None, evaluation: Any) -> None:
     from t0.config import flags
     from t0.files.any_path import any_path
     from t0.run import command, whole_evaluation
+    from t0.tasks.few_shot_tasks import vocabulary_measure
 
     prepared, own = checkpoint.prepare(), checkpoint.vocabulary
     if own and not vocabulary and (caution := tokenizer.caution(any_path(own))):
         print(printable(caution), file=sys.stderr)
+    length = whole_evaluation.input_length(evaluation)
+    evaluation = evaluation.with_few_shot_tasks(vocabulary_measure(length))
     values = whole_evaluation.flag_values(prepared, evaluation)
     command.run(flags.from_values(values), sys.argv, working_directory=False)
 

@@ -34,12 +34,15 @@ def check_flags(args: argparse.Namespace) -> None:
     """Checks the flags of `t0 eval --reproduce`, and that the datasets are available.
 
     Raises:
-      UserError: other tasks are requested, or a dataset is missing and --skip_absent is not set.
+      UserError: other tasks or few-shot prompts are requested, or a dataset is missing and
+        --skip_absent is not set.
     """
     if args.tasks != TASKS:
         raise UserError(
             f"--reproduce evaluates {TASKS}, but --tasks={args.tasks} is set: leave one out"
         )
+    if args.num_fewshot is not None:
+        raise UserError("--reproduce compares zero-shot results: leave out --num_fewshot")
     if not args.cache_dirs:
         _check_data(skip=args.skip_absent)
 

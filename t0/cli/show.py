@@ -4,6 +4,7 @@ t0 show super_glue_rte_GPT_3_style --data_dir=data --vocab=spiece.model
 t0 show reviews_positive --data_dir=mine --split=validation --row=17 --ids
 t0 show reviews                                            # a folder that `t0 init` wrote
 t0 show reviews_positive --data_dir=mine --all_prompts --lengths=inputs=512,targets=64
+t0 show reviews_positive --data_dir=mine --split=validation --num_fewshot=4
 
 Tasks in modules of `--module_import` are not in T0's catalogue. For them, the examples after
 preprocessing are shown.
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from t0.cli.arguments import JoinedList, Number, add_shared, find_starter_tasks
+from t0.cli.arguments import JoinedList, Number, add_shared, few_shot_of, find_starter_tasks
 from t0.config.plain_data import Count, Positive
 from t0.errors import AbsentData, UserError
 
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show all prompts of the dataset, or all that match",
     )
     add("--ids", action="store_true", help="also print the token ids")
+    add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "data_dir", "skip_bad_rows", "vocab", "module_import")
 
 
@@ -85,6 +87,11 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
         task = listing.tasks[name]
         if hasattr(task, "task"):
             yield from _show_prompted(task.task, args, lengths, tokens)
+        elif few_shot_of(args):
+            raise UserError(
+                f"--num_fewshot shows tasks of T0's catalogue and of data folders, and {name} is "
+                "not one of them: leave out --num_fewshot or --module_import"
+            )
         else:
             first, number = _select_range(args)
             split = _choose_split(name, task.splits, args.split)
@@ -144,15 +151,35 @@ def _show_prompted(
     from t0.catalogue.row_preview import preview_row
 
     split, opened = _open_split(task, args.split)
+    few_shot = _few_shot_prompts(task, few_shot_of(args), lengths["inputs"], tokens)
     first, number = _select_range(args)
     rows = enumerate(opened.rows(first, first + number), start=first)
+    options = {"lengths": lengths, "tokens": tokens, "few_shot": few_shot}
     row = None
     for index, row in itertools.islice(rows, number):
-        yield preview_row(task, split, index, row, lengths=lengths, tokens=tokens)
+        yield preview_row(task, split, index, row, **options)
     if row is None:
         raise UserError(
             f"{opened.where} has no row {first}: it has {opened.num_rows:,}, counted from 0"
         )
+
+
+def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any:
+    """Returns a task's `FewShotPrompts`; None for zero-shot prompts."""
+    from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
+    from t0.prompts.few_shot import UNLIMITED, TextMeasure
+    from t0.sources import StoredRows
+
+    if few_shot is None:
+        return None
+    check_few_shot(task, few_shot)
+    measure = UNLIMITED
+    if tokens is not None:
+        measure = TextMeasure(
+            lambda text: len(tokens.ids(text)),
+            lambda text, answers: len(tokens.ids(text)) <= length,
+        )
+    return FewShotPrompts(task, few_shot, StoredRows(task.open(few_shot.split)), measure)
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:

@@ -96,6 +96,9 @@ MADE_FROM = (
     "reading",
     "examples",
     "sample_seed",
+    "num_fewshot",
+    "fewshot_seed",
+    "fewshot_options",
     "shard",
     "batches",
 )

@@ -17,6 +17,7 @@ from t0.config.plain_data import Count, Positive
 from t0.errors import UserError
 from t0.evaluation import ranking
 from t0.evaluation.records import sample_facts
+from t0.tasks.few_shot_tasks import few_shot_facts
 
 # The parameters of `mesh_eval_dataset_fn` that select a task's records.
 _READING = ("num_eval_examples", "shuffle_eval_examples", "seed", "use_cached")
@@ -91,12 +92,15 @@ def refuse_settings(reason: str) -> None:
 
 
 def given_facts() -> dict[str, Any]:
-    """Returns the settings that differ from their defaults. Results files record them as facts."""
+    """Returns the settings that differ from their defaults. Results files record them as facts.
+
+    The number and the seed of exemplars are facts of few-shot tasks.
+    """
     settings = EvaluationSettings()
     engine = settings.engine if settings.engine != "tensorflow" else None
     facts = {"name": settings.name, "source": settings.source, "engine": engine}
     stated = {name: value for name, value in facts.items() if value}
-    return stated | sample_facts(settings.examples)
+    return stated | sample_facts(settings.examples) | few_shot_facts(settings.tasks)
 
 
 def reading_facts() -> dict[str, Any]:

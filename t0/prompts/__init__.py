@@ -6,8 +6,8 @@
 
 `templates` finds and reads template files. `separators` prepares rows, and `render` renders
 them in Jinja's `environments`. `missing_values` prints nothing for missing values. `row_report`
-counts the rows that are dropped or have no label. This package reads no dataset and does not import
-TensorFlow.
+counts the rows that are dropped or have no label. `few_shot` joins exemplars and an input under a
+budget of tokens. This package reads no dataset and does not import TensorFlow.
 """
 
 from t0.prompts.environments import LONGEST_PRINTED, whole_number

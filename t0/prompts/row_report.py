@@ -26,10 +26,11 @@ UNKNOWN = "with unknown tokens in their answers"
 EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
 NO_TARGET = "without a target (left out)"
 MISSING = "with missing values (nothing is printed for them)"
+NO_EXEMPLAR = "without an exemplar that fits (left out)"
 # Whether blank choices are left out -> key.
 BLANK = {True: "with blank options (left out)", False: "with blank options (kept, as in T0)"}
 # The keys of `counts` that are noted when rows are rendered without a cache.
-NOTED = (NO_TARGET, MISSING, *BLANK.values())
+NOTED = (NO_TARGET, MISSING, *BLANK.values(), NO_EXEMPLAR)
 # Keys of `labels`. If the counts of these keys are high, the template probably does not fit the
 # data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
@@ -49,6 +50,7 @@ class RowReport:
       first: key of `counts` or `labels` -> the index of the first row that was counted for the key.
       answers: choice -> number of rows that have this choice as their target; empty unless
         `count_answers` was called with the choices.
+      exemplars: number of exemplars -> number of rows with so many, if prompts are few-shot.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RowReport:
         self.labels: Counter[str] = Counter()
         self.first: dict[str, int] = {}
         self.answers: dict[str, int] = {}
+        self.exemplars: Counter[int] = Counter()
 
     def count_answers(self, choices: Sequence[str] | None) -> None:
         """Makes later calls of `target` count, for each choice, the rows with this target.

@@ -37,6 +37,7 @@ from t0.evaluation.results import SETTINGS
 from t0.feeding import data_spec
 from t0.feeding.token_files import record_batches, texts_of
 from t0.measures.choice_lengths import WITHOUT_EOS
+from t0.prompts.few_shot import TextMeasure
 from t0.run import models
 from t0.run.whole_evaluation import WholeEvaluation
 
@@ -71,6 +72,10 @@ def evaluate(folder: str, source: str, evaluation: WholeEvaluation) -> None:
         )
     _open_caches(evaluation)
     run = _open_run(folder, source, evaluation)
+    if evaluation.few_shot is not None:
+        evaluation = evaluation.with_few_shot_tasks(text_measure(run.model, evaluation.lengths))
+        run = dataclasses.replace(run, evaluation=evaluation)
+        kinds = kinds_of([seqio.TaskRegistry.get(name) for name in evaluation.tasks])
     for task in kinds.get(PERPLEXITY, ()):
         run.check_measured(task)
     for kind, evaluate_tasks in ((RANK, run.rank), (PERPLEXITY, run.measure), (DECODE, run.decode)):
@@ -109,8 +114,29 @@ def _open_run(folder: str, source: str, evaluation: WholeEvaluation) -> "_Run":
         "dtype": activations,
         SETTINGS: model.folder.settings_sha256,
         **sample_facts(evaluation.examples),
+        **(evaluation.few_shot.facts() if evaluation.few_shot else {}),
     }
     return _Run(evaluation, model, batch_tokens, facts)
+
+
+def text_measure(model: Any, lengths: Mapping[str, int] | None) -> TextMeasure:
+    """Returns how texts are measured in a model's tokens.
+
+    Args:
+      model: the `TransformersModel`.
+      lengths: the limits in tokens. The context window, which a decoder-only model fills with the
+        input and the longest choice, is always a limit also.
+    """
+
+    def fits(inputs: str, answers: Sequence[str]) -> bool:
+        encoded = [model.encode(inputs, answer) for answer in answers]
+        return all(
+            not model.excess(len(context), len(scored))
+            and (lengths is None or len(context) <= lengths["inputs"])
+            for context, scored in encoded
+        )
+
+    return TextMeasure(lambda text: len(model.encode(text, "")[0]), fits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,9 @@ from t0.evaluation.batching import WHOLE, BatchShard
 from t0.evaluation.kinds import PERPLEXITY, kinds_of
 from t0.evaluation.ranking import MAX_TOKENS
 from t0.mesh import devices
+from t0.prompts.few_shot import FewShot, TextMeasure
 from t0.run import models
+from t0.tasks.few_shot_tasks import add_few_shot_tasks
 
 PRETRAINING_LENGTHS = {"inputs": 512, "targets": 114}
 
@@ -57,6 +59,7 @@ class WholeEvaluation:
         `look_alikes.JOINS`; None for the default.
       engine: "tensorflow" or "torch".
       device: the device of the engine "torch": "auto", "cuda" or "cpu".
+      few_shot: how exemplars are put before the inputs of the tasks; None for zero-shot prompts.
     """
 
     output: str
@@ -76,6 +79,21 @@ class WholeEvaluation:
     join: str | None = None
     engine: str = "tensorflow"
     device: str = "auto"
+    few_shot: FewShot | None = None
+
+    def with_few_shot_tasks(self, measure: TextMeasure) -> "WholeEvaluation":
+        """Returns the evaluation of the few-shot forms of the tasks, which it registers.
+
+        Args:
+          measure: how the texts are measured in the tokens of the model.
+
+        Raises:
+          UserError: a task cannot have few-shot prompts.
+        """
+        if self.few_shot is None:
+            return self
+        names = add_few_shot_tasks(self.tasks, self.few_shot, measure)
+        return dataclasses.replace(self, tasks=names)
 
 
 def choose_tasks(expression: str, split: str) -> list[str]:
@@ -133,6 +151,11 @@ def drop_absent(names: Sequence[str], split: str, *, skip: bool) -> list[str]:
         for name, source in sources_by_task.items()
     }
     return sources.without_absent(prompted, split, skip=skip)
+
+
+def input_length(evaluation: WholeEvaluation) -> int:
+    """Returns the maximum number of tokens of the inputs of prompted tasks, for a T5."""
+    return {**T0_LENGTHS, **(evaluation.lengths or {})}["inputs"]
 
 
 def flag_values(description: Described, evaluation: WholeEvaluation) -> dict[str, Any]:

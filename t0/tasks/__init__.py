@@ -6,13 +6,15 @@
 | file | contents |
 |---|---|
 | `prompted_tasks` | the tasks of a prompt: source, preprocessing, definitions |
+| `few_shot_tasks` | few-shot forms of prompted tasks, for evaluations |
 | `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
 | `denoisers` | UL2's denoisers over documents, and their mixture |
 | `gin_mixtures` | mixtures that gin defines |
 | `metrics` | the metrics of all tasks |
 | `vocabulary` | the vocabulary that all tasks share |
 
-This package does not register tasks. The package `seqio_tasks` registers them.
+This package does not register tasks, except the few-shot forms of an evaluation. The package
+`seqio_tasks` registers them.
 """
 
 from t0.catalogue import PromptedTask

@@ -27,11 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from t0.catalogue import SCORE_EVAL, PromptedTask
+from t0.catalogue.exemplars import FewShotPrompts
 from t0.catalogue.prompted_task import open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
-from t0.prompts import CompiledTemplate, RowReport, Template, compile_template
+from t0.errors import UserError
+from t0.prompts import CompiledTemplate, Example, RowReport, Template, compile_template
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
-from t0.prompts.row_report import NOTED
+from t0.prompts.row_report import NO_EXEMPLAR, NOTED
 from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
 from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
@@ -56,7 +58,11 @@ class PromptedSource(OrderedSource):
     Attributes:
       keeps_unlabelled: whether rows without a target are kept with the target `<NO LABEL>`, for
         predictions. The default is True only for T0's own templates.
+      few_shot: puts exemplars before the inputs (`t0.tasks.few_shot_tasks`); None for zero-shot
+        prompts.
     """
+
+    few_shot: FewShotPrompts | None = None
 
     def __init__(
         self,
@@ -136,12 +142,17 @@ class PromptedSource(OrderedSource):
             target = report.target(example, withheld, index)
             if target is None:
                 continue
-            record = {"inputs": example.inputs, "targets": target}
+            inputs = self._inputs(split, index, row, example, report)
+            if inputs is None:
+                continue
+            record = {"inputs": inputs, "targets": target}
             if with_choices:
                 record["answer_choices"] = example.choices
             if document:
                 record["document"] = document_key(row[document])
             yield index, record
+        if self.few_shot is not None:
+            self._note_exemplars(split, report.exemplars)
         if indices is None:
             noted = {name: report.counts[name] for name in NOTED if report.counts[name]}
             listed = ", ".join(
@@ -149,6 +160,39 @@ class PromptedSource(OrderedSource):
             )
             if listed:
                 _print_once(f"note: {self.seed_name}, split '{split}': {listed}")
+
+    def _inputs(
+        self, split: str, index: int, row: Mapping[str, Any], example: Example, report: RowReport
+    ) -> str | None:
+        """Returns a row's inputs with their exemplars; None for a row without room for any."""
+        if self.few_shot is None:
+            return example.inputs
+        prompt = self.few_shot.prompt(split, index, row, example)
+        report.exemplars[len(prompt.exemplars) if prompt else 0] += 1
+        if prompt is None:
+            report.count(NO_EXEMPLAR, index)
+            return None
+        return prompt.inputs
+
+    def _note_exemplars(self, split: str, exemplars: Mapping[int, int]) -> None:
+        """Prints how many exemplars the rows have, if some rows have fewer than K.
+
+        Raises:
+          UserError: no row has an exemplar.
+        """
+        if exemplars.keys() <= {self.few_shot.few_shot.k}:
+            return
+        where = f"{self.seed_name}, split '{split}'"
+        if exemplars.keys() == {0}:
+            raise UserError(
+                f"{where}: no exemplar fits before any row: allow longer inputs (--lengths), or "
+                "leave the task out"
+            )
+        counts = ", ".join(
+            f"{number} before {rows:,} row{'s' * (rows != 1)}"
+            for number, rows in sorted(exemplars.items(), reverse=True)
+        )
+        _print_once(f"note: {where}: not all exemplars fit. Exemplars: {counts}")
 
     def check(self, split: str) -> None:
         """Checks that the data exists, and completes `signature`, the types of a record's fields.

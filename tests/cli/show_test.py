@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 
@@ -287,3 +288,52 @@ def test_show_csv_cells_as_in_the_file(tmp_path, capsys):
         shown = capsys.readouterr().out
         assert " ".join(f"{n}={c}" for n, c in zip(names, cells, strict=True)) + "\n" in shown
         assert "* yes" in shown
+
+
+def test_show_few_shot_prompt(t0, own):
+    words = ["show", TASK, "--split=validation", "--num_fewshot=3"]
+    status, out, _ = t0(*words, f"--vocab={own / 'vocab.model'}")
+    assert status == 0
+    for text, answer in (("a fine film", "bad"), (LONG, "good"), ("dull", "bad")):
+        assert f"    {text} Good or bad?\n    \n    {answer}\n    \n    \n" in out
+    assert "    so so Good or bad?\n    \n    \n  target" in out
+    assert re.search(r"note: 3 exemplars, rows [012], [012], [012] of 'train' \(seed 0\)", out)
+    assert "note: x_y_delimiter and example_separator: the vocabulary has no token" in out
+    options = '{"x_y_delimiter": " = ", "example_separator": " ## ", "seed": 4}'
+    status, out, _ = t0(*words, f"--fewshot_options={options}", f"--vocab={own / 'vocab.model'}")
+    assert "(seed 4)" in out
+    assert "dull Good or bad? = bad ## " in out
+    assert "has no token" not in out
+
+
+def test_show_few_shot_prompt_within_the_length(t0, own):
+    words = [
+        "show",
+        TASK,
+        "--split=validation",
+        "--num_fewshot=3",
+        f"--vocab={own / 'vocab.model'}",
+    ]
+    _, out, _ = t0(*words)
+    tokens = int(re.search(r"inputs, (\d+) tokens", out)[1])
+    _, out, _ = t0(*words, f"--lengths=inputs={tokens - 1}")
+    assert "note: 2 exemplars of 3 that were drawn, rows" in out
+    assert "CUT" not in out
+    _, out, _ = t0(*words, "--lengths=inputs=12")
+    assert "note: 0 exemplars of 3 that were drawn (seed 0)" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--num_fewshot=0"], "--num_fewshot is 0; expected a whole number from 1"),
+        (["--num_fewshot=4"], "4 exemplars, but its split 'train' has only 3 rows"),
+        (["--fewshot_options={}"], 'expected an object, such as {"seed": 1}, and --num_fewshot=K'),
+        (["--num_fewshot=1", "--fewshot_options=seed"], "--fewshot_options is not JSON"),
+        (["--num_fewshot=1", '--fewshot_options={"split": "test"}'], "has no split 'test'"),
+    ],
+)
+def test_show_refuses_few_shot_settings(t0, words, message):
+    status, out, err = t0("show", TASK, *words)
+    assert (status, out) == (2, "")
+    assert message in err

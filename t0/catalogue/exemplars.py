@@ -1,0 +1,221 @@
+"""Draws the exemplars of few-shot prompts from a task's training rows.
+
+    rows = StoredRows(task.open("train"))
+    prompts = FewShotPrompts(task, FewShot(k=4), rows, measure)
+    prompt = prompts.prompt("validation", 17, row, task.compiled.example(row, 17))
+    prompt.inputs, [exemplar.row for exemplar in prompt.exemplars]
+
+The draws depend only on the task's name, the seed, and the row's split and number. So the prompt of
+a row can be made without the prompts of other rows, and it is equal in every process. The plain
+task and the rank-evaluation task of a prompt have the same exemplars.
+"""
+
+import dataclasses
+import functools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t0.catalogue.prompted_task import PromptedRows
+from t0.errors import UserError
+from t0.prompts import Example, remove_hyphens
+from t0.prompts.few_shot import Exemplar, FewShot, TextMeasure, count_fitting, join_exemplars
+from t0.sources import StoredRows, hidden_label
+
+_REMEMBERED = 4096  # rendered exemplars, so that a small training split is rendered only once
+
+
+class FewShotPrompt(NamedTuple):
+    """A row's few-shot prompt.
+
+    Attributes:
+      inputs: the text that the model reads.
+      exemplars: the exemplars in it, in order.
+      drawn: the number of exemplars that were drawn.
+    """
+
+    inputs: str
+    exemplars: tuple[Exemplar, ...]
+    drawn: int
+
+
+class _Candidate(NamedTuple):
+    """A training row that may become an exemplar.
+
+    Attributes:
+      exemplar: its texts.
+      label: the number of its target among its answer choices; None if it is none of them.
+      choices: the number of its answer choices.
+      key: the values of the columns from which its input is made.
+    """
+
+    exemplar: Exemplar
+    label: int | None
+    choices: int
+    key: str
+
+
+class FewShotPrompts:
+    """Makes the few-shot prompts of a task's rows.
+
+    Args:
+      task: the template and its data.
+      few_shot: the settings.
+      rows: the rows of the split with the exemplars.
+      measure: how the texts are measured.
+
+    Raises:
+      UserError: there are fewer rows than exemplars, or `check_few_shot` refuses the task.
+    """
+
+    def __init__(
+        self, task: PromptedRows, few_shot: FewShot, rows: StoredRows, measure: TextMeasure
+    ) -> None:
+        self.few_shot = few_shot
+        self._task = task
+        self._rows = rows
+        self._measure = measure
+        self._name = task.compiled.seed_name
+        self._candidate = functools.lru_cache(_REMEMBERED)(self._render)
+        if few_shot.k > len(rows):
+            raise UserError(
+                f"{self._name}: {few_shot.k} exemplars, but its split '{few_shot.split}' has only "
+                f"{len(rows):,} rows: choose a smaller number"
+            )
+        check_few_shot(task, few_shot)
+
+    def prompt(
+        self, split: str, index: int, row: Mapping[str, Any], example: Example
+    ) -> FewShotPrompt | None:
+        """Returns a row's few-shot prompt; None if no exemplar fits and such rows are dropped.
+
+        Args:
+          split: the task's split.
+          index: the row's index in the split.
+          row: the row.
+          example: the rendered row.
+
+        Raises:
+          UserError: there are not enough training rows that can be exemplars of this row, or an
+            answer choice contains the separator of exemplars.
+        """
+        few_shot = self.few_shot
+        drawn = self._draw(split, index, row, example)
+        fitting = count_fitting(few_shot, drawn, example, self._measure)
+        if not fitting and few_shot.if_none_fits == "drop":
+            return None
+        exemplars = tuple(drawn[:fitting])
+        return FewShotPrompt(
+            join_exemplars(few_shot, exemplars, example.inputs), exemplars, len(drawn)
+        )
+
+    def _draw(
+        self, split: str, index: int, row: Mapping[str, Any], example: Example
+    ) -> list[Exemplar]:
+        few_shot, exemplars = self.few_shot, []
+        mapping = self._task.split_mapping
+        is_same_split = mapping.get(split, split) == mapping[few_shot.split]
+        key, quota = self._key(row), _LabelQuota(few_shot.k)
+        generator = random.Random(f"{few_shot.seed} {self._name} {split} {index}")
+        for number in draw_order(len(self._rows), generator):
+            candidate = self._candidate(number)
+            if candidate is None:
+                continue
+            if few_shot.exclude_self:
+                is_row = is_same_split and number == index
+                is_duplicate = candidate.key == key or candidate.exemplar.inputs == example.inputs
+                if is_row or is_duplicate:
+                    continue
+            if few_shot.balance and not quota.take(candidate.label, candidate.choices):
+                continue
+            exemplars.append(candidate.exemplar)
+            if len(exemplars) == few_shot.k:
+                return exemplars
+        balanced = " with balanced labels" if few_shot.balance else ""
+        raise UserError(
+            f"{self._name}: {few_shot.k} exemplars{balanced}, but its split '{few_shot.split}' has "
+            f"only {len(exemplars)} for row {index} of '{split}' (rows without a target and "
+            "duplicates of the row are left out): choose a smaller number"
+        )
+
+    def _render(self, number: int) -> _Candidate | None:
+        """Renders a training row; returns None if it cannot be an exemplar."""
+        row = self._rows[number]
+        example = self._task.compiled.example(row, number)
+        if example is None or not example.has_target or hidden_label(self._task.dataset, row):
+            return None
+        choices, separator = example.choices or [], self.few_shot.example_separator
+        if separator and any(separator in choice for choice in choices):
+            raise UserError(
+                f"{self._name}: an answer choice of row {number} of '{self.few_shot.split}' "
+                f"contains the separator of exemplars, {separator!r}: set another example_separator"
+            )
+        label = choices.index(example.targets) if example.targets in choices else None
+        exemplar = Exemplar(number, example.inputs, example.targets)
+        return _Candidate(exemplar, label, len(choices), self._key(row))
+
+    def _key(self, row: Mapping[str, Any]) -> str:
+        row = remove_hyphens(row)
+        return repr([row.get(name) for name in sorted(self._task.compiled.input_columns)])
+
+
+def check_few_shot(task: PromptedRows, few_shot: FewShot) -> None:
+    """Checks that a task can have few-shot prompts. It reads no rows.
+
+    Raises:
+      UserError: the task has no split with exemplars, or no answer choices to balance.
+    """
+    name = task.compiled.seed_name
+    if few_shot.split not in task.split_mapping:
+        raise UserError(
+            f"{name} has no split '{few_shot.split}' to draw exemplars from, it has: "
+            f"{', '.join(task.split_mapping)}. Leave the task out"
+        )
+    if few_shot.balance and not task.template.answer_choices:
+        raise UserError(
+            f"{name} has no answer choices, so its labels cannot be balanced: leave out `balance`"
+        )
+
+
+def draw_order(count: int, generator: random.Random) -> Iterator[int]:
+    """Yields the numbers below `count` in random order. The first numbers need little memory."""
+    moved: dict[int, int] = {}
+    for position in range(count):
+        chosen = generator.randrange(position, count)
+        yield moved.get(chosen, chosen)
+        moved[chosen] = moved.get(position, position)
+
+
+@dataclasses.dataclass
+class _LabelQuota:
+    """Accepts exemplars so that the counts of their labels differ by at most 1."""
+
+    k: int
+    counts: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def take(self, label: int | None, labels: int) -> bool:
+        """Returns whether an exemplar with this label, of so many labels, is still needed."""
+        if label is None:
+            return False
+        each, more = divmod(self.k, labels)
+        count = self.counts.get(label, 0)
+        extra = sum(other > each for other in self.counts.values())
+        if count > each or (count == each and extra >= more):
+            return False
+        self.counts[label] = count + 1
+        return True
+
+
+def lost_separators(few_shot: FewShot, ids: Any) -> Sequence[str]:
+    r"""Returns the names of separators that leave no token between two texts.
+
+    In T5's vocabulary, line breaks become one space, so "\n\n" cannot be told from a space.
+
+    Args:
+      ids: a function that returns the token ids of a text.
+    """
+    return [
+        name
+        for name, separator in few_shot.separators.items()
+        if ids(f"a{separator}a") == ids("a a") or ids(f"a{separator}a") == ids("aa")
+    ]

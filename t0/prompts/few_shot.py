@@ -1,0 +1,174 @@
+r"""Puts exemplars before a row's input, in the form of FLAN's few-shot prompts.
+
+    few_shot = FewShot(k=2)
+    exemplars = [Exemplar(7, "It rains. Wet?", "Yes"), Exemplar(3, "It snows. Hot?", "No")]
+    join_exemplars(few_shot, exemplars, "The sun shines. Dark?")
+    # "It rains. Wet?\n\nYes\n\n\nIt snows. Hot?\n\nNo\n\n\nThe sun shines. Dark?\n\n"
+    count_fitting(few_shot, exemplars, example, measure)    # how many of them fit
+
+An exemplar is a training row with its target. The names and defaults of the texts are those of
+FLAN. This module neither reads nor draws rows (`t0.catalogue.exemplars`).
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from t0.config.plain_data import Count, Positive, Tokens, read_plain
+from t0.errors import UserError, unknown_name
+from t0.prompts.render import Example
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShot:
+    r"""How exemplars are drawn, and how they are joined with a row's input.
+
+    The text is, without the spaces:
+
+        inputs_prefix INPUT x_y_delimiter targets_prefix TARGET example_separator    (k times)
+        inputs_prefix INPUT x_y_delimiter targets_prefix final_suffix
+
+    Attributes:
+      k: the number of exemplars that are drawn for a row.
+      budget: the maximum number of tokens of the exemplars and the input together, without prefixes
+        and separators, as in FLAN (1,920 there). None for no other limit than the length of the
+        joined text, which always holds.
+      split: the task's split with the exemplars.
+      seed: the seed of the draws.
+      exclude_self: whether the row itself and its duplicates are not drawn. FLAN and SeqIO may draw
+        them.
+      balance: "labels" draws each answer choice equally often; None draws rows uniformly.
+      if_none_fits: what happens to a row that has room for no exemplar: "zero_shot" keeps its
+        zero-shot prompt, "drop" leaves the row out, as FLAN does.
+      inputs_prefix: the text before each input.
+      targets_prefix: the text before each target.
+      x_y_delimiter: the text between an input and its target.
+      example_separator: the text after each exemplar.
+      final_suffix: the text at the end.
+    """
+
+    k: Positive
+    budget: Tokens | None = None
+    split: str = "train"
+    seed: Count = 0
+    exclude_self: bool = True
+    balance: Literal["labels"] | None = None
+    if_none_fits: Literal["zero_shot", "drop"] = "zero_shot"
+    inputs_prefix: str = ""
+    targets_prefix: str = ""
+    x_y_delimiter: str = "\n\n"
+    example_separator: str = "\n\n\n"
+    final_suffix: str = ""
+
+    @property
+    def separators(self) -> dict[str, str]:
+        """Name -> text between two other texts of the prompt."""
+        return {
+            "x_y_delimiter": self.x_y_delimiter + self.targets_prefix,
+            "example_separator": self.example_separator + self.inputs_prefix,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the facts for a results file: K, the seed, and other options if they are set."""
+        options = dataclasses.asdict(self)
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        facts = {"num_fewshot": options.pop("k"), "fewshot_seed": options.pop("seed")}
+        changed = {name: value for name, value in options.items() if value != defaults[name]}
+        return facts | ({"fewshot_options": changed} if changed else {})
+
+
+def read_few_shot(k: int, options: Mapping[str, Any], where: str) -> FewShot:
+    """Reads the settings of few-shot prompts.
+
+    Args:
+      k: the number of exemplars.
+      options: the other fields of `FewShot`, as plain data.
+      where: the origin of the options, for messages.
+
+    Raises:
+      UserError: a name is unknown, or a value has a wrong type or is out of range.
+    """
+    names = [field.name for field in dataclasses.fields(FewShot) if field.name != "k"]
+    for name in options:
+        if name not in names:
+            raise unknown_name(f"option of {where}", name, names, f"There are: {', '.join(names)}")
+    try:
+        return read_plain({"k": k, **options}, FewShot, where)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+class Exemplar(NamedTuple):
+    """A row that shows the task: its number in its split, its input and its target."""
+
+    row: int
+    inputs: str
+    targets: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TextMeasure:
+    """Measures texts in the tokens of a model.
+
+    Attributes:
+      count: a function that returns the number of tokens of a text, without EOS.
+      fits: a function that takes an input and the texts that may follow it (the answer choices, or
+        the target), and returns whether the model reads the input whole.
+    """
+
+    count: Callable[[str], int]
+    fits: Callable[[str, Sequence[str]], bool]
+
+
+UNLIMITED = TextMeasure(count=lambda text: 0, fits=lambda inputs, answers: True)
+
+
+def join_exemplars(few_shot: FewShot, exemplars: Sequence[Exemplar], inputs: str) -> str:
+    """Returns the text that the model reads. Without exemplars, this is the zero-shot input."""
+    if not exemplars:
+        return inputs
+    texts = []
+    for exemplar in exemplars:
+        texts += [few_shot.inputs_prefix, exemplar.inputs, few_shot.x_y_delimiter]
+        texts += [few_shot.targets_prefix, exemplar.targets, few_shot.example_separator]
+    texts += [few_shot.inputs_prefix, inputs, few_shot.x_y_delimiter]
+    return "".join([*texts, few_shot.targets_prefix, few_shot.final_suffix])
+
+
+def count_within_budget(sizes: Sequence[int], input_size: int, budget: int) -> int:
+    """Returns how many of the first exemplars fit into a budget together with the input.
+
+    >>> count_within_budget([2, 3, 4], input_size=5, budget=13)
+    2
+
+    Args:
+      sizes: the number of tokens of each exemplar, input and target together.
+      input_size: the number of tokens of the row's input.
+      budget: the maximum number of tokens of the exemplars and the input.
+    """
+    used = input_size
+    for number, size in enumerate(sizes):
+        used += size
+        if used > budget:
+            return number
+    return len(sizes)
+
+
+def count_fitting(
+    few_shot: FewShot, exemplars: Sequence[Exemplar], example: Example, measure: TextMeasure
+) -> int:
+    """Returns how many of the first exemplars fit before a row's input.
+
+    They fit if they are within the budget, and if no token of the joined text is truncated.
+    """
+    fitting = len(exemplars)
+    if few_shot.budget is not None:
+        count = measure.count
+        sizes = [count(exemplar.inputs) + count(exemplar.targets) for exemplar in exemplars]
+        fitting = count_within_budget(sizes, count(example.inputs), few_shot.budget)
+    answers = example.choices or [example.targets]
+    while fitting:
+        if measure.fits(join_exemplars(few_shot, exemplars[:fitting], example.inputs), answers):
+            break
+        fitting -= 1
+    return fitting
