@@ -131,21 +131,23 @@ def make_paper_table(
 
 
 def escape_latex(text: str) -> str:
-    r"""Escapes the characters that LaTeX would interpret, and keeps two hyphens apart.
+    r"""Escapes the characters that LaTeX would interpret, and returns one line.
+
+    Two hyphens are kept apart, so that LaTeX does not join them to a dash.
 
     >>> escape_latex("t5_xl--50%")
     't5\\_xl-{}-50\\%'
     """
-    return re.sub("-(?=-)", "-{}", text.translate(_LATEX))
+    return re.sub("-(?=-)", "-{}", " ".join(text.split()).translate(_LATEX))
 
 
 def escape_markdown(text: str) -> str:
-    r"""Escapes the characters that Markdown would interpret in a table or paragraph.
+    r"""Escapes the characters that Markdown would interpret, and returns one line.
 
     >>> escape_markdown("a|b_c")
     'a\\|b\\_c'
     """
-    return _MARKDOWN_SIGN.sub(r"\\\1", text)
+    return _MARKDOWN_SIGN.sub(r"\\\1", " ".join(text.split()))
 
 
 def _make_cell(row: ComparedDataset, run: int, statistic: str) -> PaperCell | None:

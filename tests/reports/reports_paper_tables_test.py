@@ -112,6 +112,10 @@ def test_names_are_escaped():
         r"\textless{}\textbar{}\textgreater{}-{}-{[}{*}{]}"
     )
     assert re.sub(r"\\(.)", r"\1", escape_markdown(HOSTILE)) == HOSTILE
+    assert [escape("a\n\n| b") for escape in (escape_latex, escape_markdown)] == [
+        r"a \textbar{} b",
+        r"a \| b",
+    ]
     assert not re.search(r"(?<!\\)[|*_<`\[]", escape_markdown(HOSTILE).replace(r"\\", ""))
 
 
