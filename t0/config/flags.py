@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
-from t0.config.flag_table import LIBRARY_FLAGS, MESH_TYPE, MODEL_API_MODES, TABLE, Flag
+from t0.config.flag_table import CACHE_FLAGS, LIBRARY_FLAGS, MESH_TYPE, MODEL_API_MODES, TABLE, Flag
 from t0.errors import UserError, unknown_name
 
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
@@ -49,6 +49,7 @@ _GUESSES = {
     "gpu device": "--engine=torch --device=cuda",
 }
 
+_CACHE_WORD = re.compile(rf"--?(?:{'|'.join(CACHE_FLAGS)})(?P<value>=.*)?", re.S)
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
@@ -198,7 +199,7 @@ def parse_words(
         if name not in flag_values and name == flag.name:  # a flag also registers its short name
             flag_values[name] = flag
     try:
-        words = flag_values(list(argv))[1:]
+        words = flag_values([_rename_cache_flag(word, flag_values) for word in argv])[1:]
     except flags.UnrecognizedFlagError as error:
         if advice := advise(error.flagname):
             raise UserError(f"there is no --{error.flagname}. {advice}") from None
@@ -209,6 +210,13 @@ def parse_words(
         raise UserError(str(error)) from None
     flags.FLAGS.mark_as_parsed()
     return words
+
+
+def _rename_cache_flag(word: str, flag_values: flags.FlagValues) -> str:
+    """Replaces another name of the flag for folders with cached tasks by the command's own name."""
+    match = _CACHE_WORD.fullmatch(word)
+    own = next((name for name in CACHE_FLAGS if name in flag_values), None)
+    return f"--{own}{match['value'] or ''}" if match and own else word
 
 
 def activation_dtype(value: Any) -> str:
