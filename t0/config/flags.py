@@ -21,6 +21,9 @@ from t0.config.flag_table import CACHE_FLAGS, LIBRARY_FLAGS, MESH_TYPE, MODEL_AP
 from t0.errors import UserError, unknown_name
 
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
+# The flags that a training run and `t0 eval` share and that select data or vocabulary.
+_FOR_EVALUATION = ("module_import", CACHE_FLAGS[0], "allow_stale_cache", "data_dir")
+_FOR_EVALUATION += ("skip_bad_rows", "vocab")
 _STEPS = ("epochs", "finetune_steps")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {MESH_TYPE}"
@@ -170,6 +173,16 @@ def words_of(flag_values: flags.FlagValues) -> list[str]:
         else:
             words.append(flag.serialize())
     return [word for word in words if word]
+
+
+def evaluation_words(flag_values: flags.FlagValues) -> tuple[str, ...]:
+    """Returns the words with which `t0 eval` reads the data and the vocabulary of a training run.
+
+    >>> evaluation_words(parse(["t5_mesh_transformer", "--seed=1", "--data_dir=a,b"]))
+    ('--data_dir=a,b',)
+    """
+    words = words_of(flag_values)
+    return tuple(word for word in words if word.partition("=")[0][2:] in _FOR_EVALUATION)
 
 
 def bindings_of(values: Mapping[str, Any]) -> list[str]:
