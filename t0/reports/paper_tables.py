@@ -1,8 +1,9 @@
 r"""Renders the accuracies of a comparison as a table for a paper, in LaTeX or Markdown.
 
-    table = make_paper_table(comparison, statistic="median")     # see comparison.compare
-    table.latex()                # "\begin{table} ...", for \usepackage{booktabs}
-    table.markdown()             # "| Run | RTE | ...", for GitHub and model cards
+    comparison = read_report(["eval"]).comparison        # None for a single run
+    table = make_paper_table(comparison, statistic="median") if comparison else None
+    table and table.latex()      # "\begin{table} ...", for \usepackage{booktabs}
+    table and table.markdown()   # "| Run | RTE | ...", for GitHub and model cards
 
 Runs are the rows and datasets the columns; `transpose=True` swaps them. The statistic is over
 prompts. It is the mean with the interval for other examples and prompts, or the median with the
@@ -178,13 +179,14 @@ def _make_caption(comparison: RunComparison, statistic: str) -> str:
     )
     whole = " (for the mean of datasets: mean of medians, without quartiles)"
     note = whole if statistic == "median" and len(single) < len(comparison.rows) else ""
+    means = ", and separately for the means" if len(single) < len(comparison.rows) else ""
     seeds = [f"{run.name}: {len(run.seeds)}" for run in comparison.runs if len(run.seeds) > 1]
     return (
         f"Accuracy (%), {statistic} over prompts, with {_SPREADS[statistic]} in brackets{note}. "
         "Bold: not significantly worse than the run with the best mean accuracy "
         f"(p >= {SIGNIFICANT}; t-test of the mean difference, paired by prompt and example, for "
         "other examples and prompts; p-values adjusted over all pairs of runs and datasets with "
-        "the procedure of Benjamini and Hochberg, and separately for the means of datasets). "
+        f"the procedure of Benjamini and Hochberg{means}). "
         f"Prompts and examples (n): {sizes}." + (f" Seeds: {'; '.join(seeds)}." if seeds else "")
     )
 
