@@ -232,6 +232,7 @@ class ConversionOptions:
       drop_slots: whether to leave out the optimizer's state.
       scan_layers: whether to stack layers in one array (only for T5X).
       shard_bytes: the maximum size of a file in bytes (only for Hugging Face).
+      model_card: the text of README.md; "" for none (only for Hugging Face).
     """
 
     step: int | None = None
@@ -243,6 +244,7 @@ class ConversionOptions:
     drop_slots: bool = False
     scan_layers: bool = False
     shard_bytes: int = 5 * 10**9
+    model_card: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

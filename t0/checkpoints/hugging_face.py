@@ -39,6 +39,7 @@ from t0.errors import UserError
 from t0.files.untrusted import read_json
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+MODEL_CARD = "README.md"
 # The engines support only these values.
 _TOKENS = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
 _NORMS = {"layer_norm_epsilon": 1e-6}
@@ -219,7 +220,7 @@ class HfTarget(CheckpointTarget):
         writer.write(key, array, transposed=names.row_of(name).transposed)
 
     def finish(self) -> None:
-        """Writes the shards' index, the tokenizer, the generation config and finally the config."""
+        """Writes the shards' index, the model card, the tokenizer and, last, the configs."""
         for writer in self._writers:
             writer.finish()
         if len(self._shards) > 1:
@@ -228,6 +229,8 @@ class HfTarget(CheckpointTarget):
                 "weight_map": {k: self._shard_name(n) for k, n in sorted(self._shard_of.items())},
             }
             write_json(self.folder / INDEX, index)
+        if self.plan.options.model_card:
+            (self.folder / MODEL_CARD).write_text(self.plan.options.model_card, encoding="utf-8")
         _write_config(self.folder, self.plan)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from t0.config.flag_table import CACHE_FLAGS
 from t0.config.plain_data import Positive, read_plain
 from t0.errors import UserError
 
@@ -112,7 +113,8 @@ _SHARED: dict[str, dict[str, Any]] = {
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
     """Adds the shared arguments `names`. An argument has the same meaning in every command."""
     for name in names:
-        parser.add_argument(f"--{name}", **_SHARED[name])
+        others = [each for each in CACHE_FLAGS if name in CACHE_FLAGS and each != name]
+        parser.add_argument(*(f"--{each}" for each in (name, *others)), **_SHARED[name])
 
 
 def apply_shared(args: argparse.Namespace) -> None:

@@ -2,18 +2,20 @@
 
 t0 convert /models/t0_3b /models/t0_3b_mtf --to mtf
 t0 convert /models/t0_3b /models/t0_rte --adapter /adapters/rte --merge --to hf
+t0 convert reviews/model reviews_hf --to hf --results reviews/eval --license=apache-2.0
 t0 convert --check /models/t0_3b /models/t0_3b_mtf
 """
 
 import argparse
 import os
+import re
 import sys
 
 from t0.checkpoints import FORMATS, ConversionOptions, ConversionReport
 from t0.checkpoints.formats import ACTIVATIONS, DTYPES
 from t0.cli.arguments import Number, add_shared
 from t0.config.plain_data import Count, Positive
-from t0.errors import UserError, say
+from t0.errors import UserError, printable, say
 from t0.files.any_path import any_path
 
 
@@ -45,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--drop_slots", action="store_true", help="skip the optimizer's state")
     scan = "with --to t5x: stack the layers, as scalable T5X does"
     add("--scan_layers", action="store_true", help=scan)
+    results = "with --to hf: results files or folders of this checkpoint, for the model card"
+    add("--results", nargs="+", action="extend", type=any_path, metavar="RESULTS", help=results)
+    base = "with --to hf: the model on the hub that was trained further (default: SRC's, if known)"
+    add("--base_model", metavar="OWNER/NAME", help=base)
+    add("--license", metavar="NAME", help="with --to hf: the license, such as apache-2.0")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -66,6 +73,9 @@ def main(args: argparse.Namespace) -> int:
         raise UserError("--adapter and --merge belong together")
     if args.scan_layers and args.to != "t5x":
         raise UserError(f"--scan_layers is for --to t5x, got --to {args.to}")
+    for name in _CARD_FLAGS:
+        if getattr(args, name) and args.to != "hf":
+            raise UserError(f"--{name} is for the model card of --to hf, got --to {args.to}")
     return _convert(args)
 
 
@@ -73,7 +83,9 @@ def main(args: argparse.Namespace) -> int:
 _MOST_DIFFERENCES = 20
 # Flags that --check does not read.
 _CONVERSION_FLAGS = ("to", "step", "dtype", "vocab", "vocabulary_rows", "activation")
-_CONVERSION_FLAGS += ("adapter", "merge", "drop_slots", "scan_layers")
+_CARD_FLAGS = ("results", "base_model", "license")
+_CONVERSION_FLAGS += ("adapter", "merge", "drop_slots", "scan_layers", *_CARD_FLAGS)
+_STEP = re.compile(r"(?:ckpt-|checkpoint_)(\d+)$")
 
 
 def _convert(args: argparse.Namespace) -> int:
@@ -85,17 +97,42 @@ def _convert(args: argparse.Namespace) -> int:
     default = os.environ.get("T0_VOCAB")
     names = ("step", "dtype", "vocabulary_rows", "activation", "drop_slots", "scan_layers")
     chosen = {name: getattr(args, name) for name in names}
+    adapter = adapter_folders.choose(args.adapter) if args.adapter else None
     report = convert(
         args.source,
         args.destination,
         to=args.to,
-        adapter=adapter_folders.choose(args.adapter) if args.adapter else None,
+        adapter=adapter,
         options=ConversionOptions(
-            tokenizer=vocabulary, default_tokenizer=any_path(default) if default else None, **chosen
+            tokenizer=vocabulary,
+            default_tokenizer=any_path(default) if default else None,
+            model_card=_make_model_card(args, str(adapter or "")) if args.to == "hf" else "",
+            **chosen,
         ),
     )
     _print_report(report, args.destination, table=args.table)
     return 0
+
+
+def _make_model_card(args: argparse.Namespace, adapter: str) -> str:
+    """Returns the text of the model card; `adapter` is the adapter's folder, or ""."""
+    from t0.checkpoints.conversion import recognise
+    from t0.run import model_card
+
+    trained = adapter or args.source
+    _, location = recognise(trained, step=None if adapter else args.step)
+    step = _STEP.search(location)
+    base = model_card.find_base_model(location)
+    card = model_card.ModelCard(
+        name=printable(any_path(args.destination).name),
+        base_model=args.base_model
+        or base
+        or (model_card.name_in_cache(args.source) if adapter else ""),
+        license=args.license or "",
+        training_folder=location,
+    )
+    results = model_card.read_results(args.results or (), step=int(step[1]) if step else None)
+    return card.markdown(results)
 
 
 def _print_report(report: ConversionReport, destination: str, *, table: bool) -> None:

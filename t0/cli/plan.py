@@ -17,6 +17,7 @@ from typing import Any
 
 from t0.cli.arguments import Number
 from t0.config import flags as command_flags
+from t0.config.flag_table import CACHE_FLAGS
 from t0.config.plain_data import Count, NotNegative, Positive, Share
 from t0.errors import UserError
 from t0.text_tables import terminal_width, wrap_text
@@ -80,6 +81,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     for name in all_flags:
         text = all_flags[name].help.partition(";\n")[0] if name in _SHOWN else argparse.SUPPRESS
         spellings = [f"--{name}", f"--no{name}"] if all_flags[name].boolean else [f"--{name}"]
+        spellings += [
+            f"--{other}" for other in CACHE_FLAGS if name in CACHE_FLAGS and other != name
+        ]
         group.add_argument(
             *spellings, dest="run_words", action=_Word, nargs="?", help=text, metavar="..."
         )

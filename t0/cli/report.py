@@ -6,16 +6,20 @@ t0 report first/eval second/eval                               # compared with t
 t0 report a=s1/eval,s2/eval b=t1/eval,t2/eval --baseline=b     # seeds under one name are averaged
 t0 report --metrics first/ second/ --output curves             # training runs only
 t0 report model/eval --examples wrong.csv --only wrong         # examples for a spreadsheet
+t0 report first/eval second/eval --latex table.tex             # a table for a paper
 """
 
 import argparse
 
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
+from t0.files.publishing import write_whole
 from t0.files.table_files import check_format
 from t0.reports import read_report
+from t0.reports.comparison import RunComparison
 from t0.reports.evaluations import last_of_series
 from t0.reports.examples import ONLY, write_examples
+from t0.reports.paper_tables import STATISTICS, make_paper_table
 from t0.text_tables import terminal_width
 
 
@@ -44,6 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     examples = "file for the examples of the last step: .csv, .tsv, .jsonl or .parquet"
     add("--examples", type=any_path, metavar="FILE", help=examples)
     add("--only", choices=ONLY, help="write only the wrong or the right examples to that file")
+    latex = "file for a LaTeX table of the compared accuracies, runs by datasets (needs booktabs)"
+    add("--latex", type=any_path, metavar="FILE", help=latex)
+    add("--markdown", type=any_path, metavar="FILE", help="file for the same table in Markdown")
+    statistic = (
+        "accuracy over prompts in that table: mean (default), with intervals, or median, with "
+        "quartiles, as in T0's paper"
+    )
+    add("--statistic", choices=STATISTICS, help=statistic)
+    transpose = "put datasets in the rows and runs in the columns of that table"
+    add("--transpose", action="store_true", help=transpose)
     metrics = (
         "metrics of training runs, or their model directories, for training curves with the best "
         "evaluation and early stopping"
@@ -78,6 +92,10 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
             raise UserError(f"{flag} is for the page that --output writes: add --output")
     if args.only and args.examples is None:
         raise UserError("--only selects what --examples writes: add --examples FILE")
+    table_paths = [path for path in (args.latex, args.markdown) if path is not None]
+    for flag, value in (("--statistic", args.statistic), ("--transpose", args.transpose)):
+        if value and not table_paths:
+            raise UserError(f"{flag} is for the table of --latex and --markdown: add one of them")
     if args.examples is not None:
         check_format(str(args.examples), "--examples")
         if not args.runs:
@@ -90,7 +108,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         overlap_path=args.overlap,
         baseline=args.baseline,
         any_texts=args.any_texts,
-        must_compare=must_compare,
+        must_compare=must_compare or bool(table_paths),
     )
     for line in report.lines(terminal_width()) if args.runs else ():
         print(printable(line))
@@ -99,11 +117,23 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         last = [runs[position] for position in last_of_series(runs, range(len(runs)))]
         count = write_examples(last, args.examples, args.only)
         print(printable(f"{args.examples}: {count:,} examples"))
+    if table_paths:
+        _write_paper_tables(args, report.comparison)
     if args.output is not None:
         paths = report.write(args.output)
         for path in (paths.html, *paths.csv, paths.json, *paths.plots):
             print(printable(str(path)))
     return 0
+
+
+def _write_paper_tables(args: argparse.Namespace, comparison: RunComparison) -> None:
+    table = make_paper_table(
+        comparison, statistic=args.statistic or STATISTICS[0], transpose=args.transpose
+    )
+    for path, text in ((args.latex, table.latex()), (args.markdown, table.markdown())):
+        if path is not None:
+            write_whole(str(path), text)
+            print(printable(str(path)))
 
 
 def compare(args: argparse.Namespace) -> int:

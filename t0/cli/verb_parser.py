@@ -82,6 +82,7 @@ class VerbParser(argparse.ArgumentParser):
     def _config_words(self, words: Sequence[str]) -> Iterator[str]:
         """Yields the words of the flags in the config file, if the command line names one."""
         names = [word.partition("=")[0] for word in words]
+        on_command_line = [self._option_string_actions.get(name) for name in names]
         config = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         config.add_argument("--config", type=Path, nargs="?")
         path = config.parse_known_args(words)[0].config
@@ -96,7 +97,7 @@ class VerbParser(argparse.ArgumentParser):
             flag = self._with_underscores(f"--{key}")
             if flag not in self.flags or flag in ("--config", "--help"):
                 raise UserError(f"{path}: {self._unknown('key', str(key), '')}")
-            if flag in names:
+            if self._option_string_actions[flag] in on_command_line:
                 raise UserError(f"{flag} is on the command line and in {path}: remove one of them")
             yield from self._flag_words(flag, value, path)
 

@@ -31,6 +31,9 @@ _TRAINING = ("train", *(MODEL_API_MODES[mode] for mode in ("train", "finetune"))
 # The gin parameter that sets the activation type in the modes that Mesh TensorFlow's own code runs.
 MESH_TYPE = "get_variable_dtype.activation_dtype"
 
+# Names of the flag for folders with cached tasks: T0's, SeqIO's and that of `t0`. A command that has
+# one of them also accepts the others.
+CACHE_FLAGS = ("additional_task_cache_dirs", "tasks_additional_cache_dirs", "cache_dirs")
 _MESH_LAYOUT = "mesh_tensorflow.simd_mesh_impl"
 _TRACER = "tensorflow.python.tpu.tensor_tracer_flags"
 _TPU_CLIENT = "tensorflow.python.tpu.client.client"
@@ -111,7 +114,8 @@ TABLE = (
          modes=_reads("train")),
     Flag("multi_string", "module_import", "t5.data.mixtures", "Modules that register tasks.",
          plan="reads"),
-    Flag("list", "additional_task_cache_dirs", [], "Folders with cached tasks.", plan="ignores"),
+    Flag("list", "additional_task_cache_dirs", [], "Folders with cached tasks. Also --cache_dirs.",
+         plan="ignores"),
     Flag("boolean", "allow_stale_cache", False, "Use caches whose prompts, data or modules changed.",
          modes=_reads("train", "eval", "score_eval", "perplexity_eval", "score_from_dataset")),
     Flag("list", "additional_deprecated_gin_references", [], "Gin names whose bindings to skip.",

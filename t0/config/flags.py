@@ -17,10 +17,13 @@ from typing import Any
 from absl import flags
 from absl import logging as _  # noqa: F401 (defines --alsologtostderr and --verbosity)
 
-from t0.config.flag_table import LIBRARY_FLAGS, MESH_TYPE, MODEL_API_MODES, TABLE, Flag
+from t0.config.flag_table import CACHE_FLAGS, LIBRARY_FLAGS, MESH_TYPE, MODEL_API_MODES, TABLE, Flag
 from t0.errors import UserError, unknown_name
 
 _IN_WORDS = {"train": "training", "infer": "inference (--gin_file=runs/infer.gin)"}
+# The flags that a training run and `t0 eval` share and that select data or vocabulary.
+_FOR_EVALUATION = ("module_import", CACHE_FLAGS[0], "allow_stale_cache", "data_dir")
+_FOR_EVALUATION += ("skip_bad_rows", "vocab")
 _STEPS = ("epochs", "finetune_steps")
 _MODEL_API_STEPS = "; the Model API counts --train_steps, with --mode=finetune from a checkpoint"
 _TPU_TYPE = f"; on a TPU the type is gin's {MESH_TYPE}"
@@ -49,6 +52,7 @@ _GUESSES = {
     "gpu device": "--engine=torch --device=cuda",
 }
 
+_CACHE_WORD = re.compile(rf"--?(?:{'|'.join(CACHE_FLAGS)})(?P<value>=.*)?", re.S)
 _GIN_WORD = re.compile(r"--?gin\.(?P<name>[^=\s]*)\s*(?P<value>=.*)?", re.S)
 
 
@@ -171,6 +175,16 @@ def words_of(flag_values: flags.FlagValues) -> list[str]:
     return [word for word in words if word]
 
 
+def evaluation_words(flag_values: flags.FlagValues) -> tuple[str, ...]:
+    """Returns the words with which `t0 eval` reads the data and the vocabulary of a training run.
+
+    >>> evaluation_words(parse(["t5_mesh_transformer", "--seed=1", "--data_dir=a,b"]))
+    ('--data_dir=a,b',)
+    """
+    words = words_of(flag_values)
+    return tuple(word for word in words if word.partition("=")[0][2:] in _FOR_EVALUATION)
+
+
 def bindings_of(values: Mapping[str, Any]) -> list[str]:
     """Returns the values of --gin_param that bind gin parameters and macros to values."""
     return [f"{name} = {value!r}" for name, value in values.items()]
@@ -198,7 +212,7 @@ def parse_words(
         if name not in flag_values and name == flag.name:  # a flag also registers its short name
             flag_values[name] = flag
     try:
-        words = flag_values(list(argv))[1:]
+        words = flag_values([_rename_cache_flag(word, flag_values) for word in argv])[1:]
     except flags.UnrecognizedFlagError as error:
         if advice := advise(error.flagname):
             raise UserError(f"there is no --{error.flagname}. {advice}") from None
@@ -209,6 +223,13 @@ def parse_words(
         raise UserError(str(error)) from None
     flags.FLAGS.mark_as_parsed()
     return words
+
+
+def _rename_cache_flag(word: str, flag_values: flags.FlagValues) -> str:
+    """Replaces another name of the flag for folders with cached tasks by the command's own name."""
+    match = _CACHE_WORD.fullmatch(word)
+    own = next((name for name in CACHE_FLAGS if name in flag_values), None)
+    return f"--{own}{match['value'] or ''}" if match and own else word
 
 
 def activation_dtype(value: Any) -> str:

@@ -392,6 +392,7 @@ class RunSpec:
       judge: the words of the t5_mesh_transformer command that evaluates the decoded texts.
       records: name -> text of the files in the model directory that describe a training run.
       adapter: the adapter that is trained; None to train the model itself.
+      eval_words: the flags with which `t0 eval` reads the data of a training run.
       schema: the version of the format of this specification.
     """
 
@@ -424,6 +425,7 @@ class RunSpec:
     judge: tuple[str, ...] = ()
     records: Mapping[str, str] = dataclasses.field(default_factory=dict)
     adapter: AdapterSpec | None = None
+    eval_words: tuple[str, ...] = ()
     schema: int = SCHEMA
 
 

@@ -46,6 +46,8 @@ from t0.reports.tables import (
 )
 
 _PERCENT = round(100 * CONFIDENCE)
+# With more runs, the intervals of all accuracies do not fit into 80 columns of a terminal.
+_RUNS_WITH_INTERVALS = 2
 _DATASET = ReportColumn("title", "Dataset", "dataset", css="t head", kind="name")
 _RUN = ReportColumn("run", "Run", "run", css="t short", kind="run")
 _LEGEND = (
@@ -362,7 +364,15 @@ def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
         letter = run.mark.letter
         text = _accuracy_formatter(run.name, "{mean:.1f} {letters}", missing="–")
         detail = _accuracy_formatter(run.name, "{low:.1f} to {high:.1f}")
-        columns.append(ReportColumn("title", letter, letter, text=text, detail=detail))
+        has_room = len(comparison.runs) <= _RUNS_WITH_INTERVALS
+        columns.append(
+            ReportColumn("title", letter, "" if has_room else letter, text=text, detail=detail)
+        )
+        if has_room:
+            long_text = _accuracy_formatter(
+                run.name, "{mean:.1f} ({low:.1f} to {high:.1f}) {letters}", missing="–"
+            )
+            columns.append(ReportColumn("title", "", letter, text=long_text))
     note = (
         "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
         f"type the {_PERCENT} % interval for other examples and prompts. Runs that share a small "

@@ -75,6 +75,7 @@ NORMALIZATIONS = {
 # Matches the name of a group that is a task of Super-NaturalInstructions. All other groups are
 # categories, which come first.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
+PROMPTS_FILE = "report.csv"
 _PERCENT = round(100 * CONFIDENCE)
 _MOST_TERMINAL_ROWS = 40
 _RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
@@ -206,6 +207,8 @@ def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> dict[str, float] |
 
 def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
     references = any(row["dataset"] in held_out_titles() for row in rows)
+    has_intervals = any(row["interval_low"] is not None for row in rows)
+    interval_column = ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval)
     columns = (
         ReportColumn("dataset", "", "dataset", css="t"),
         ReportColumn("title", "Dataset", css="t head", kind="name", detail=_format_dataset_name),
@@ -214,6 +217,7 @@ def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
         ReportColumn("prompts", "Prompts", "prompts"),
         ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
         ReportColumn("mean", "Mean", "mean", detail=interval),
+        *([interval_column] if has_intervals else []),
         ReportColumn("median", "Median", "median", detail=_format_quartiles),
         ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
         ReportColumn("chance", "Chance", "chance"),
@@ -232,7 +236,15 @@ def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
         "it. Majority: always giving the most frequent right answer. Ties, cut texts and excluded "
         "examples are summed over prompts. Click a heading to sort."
     )
-    return ReportTable("datasets", "Accuracy (%) over prompts", columns, rows, note)
+    return ReportTable(
+        "datasets",
+        "Accuracy (%) over prompts",
+        columns,
+        rows,
+        note,
+        file="report_datasets.csv",
+        nested=("excluded_reasons",),
+    )
 
 
 def _format_dataset_name(row: Row) -> str:
@@ -377,7 +389,7 @@ def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
         columns=columns,
         rows=rows,
         note=note,
-        file="report.csv",
+        file=PROMPTS_FILE,
         nested=("metrics", "predictions"),
         long=True,
     )

@@ -1,4 +1,4 @@
-"""Draws panels with matplotlib: each as inline SVG, or all together as one PNG.
+"""Draws panels with matplotlib: each as inline SVG, or all together as one picture.
 
     def draw(axes):
         axes.plot([1, 2], [3, 4])
@@ -6,11 +6,12 @@
 
     panel = Panel("Loss", "Loss against training step", draw)
     svg = panel_svg(panel, "loss-0")
-    png = panels_png([panel], legend=[("#0072b2", "my model")], heading="Training curves")
+    files = panel_pictures([panel], legend=[("#0072b2", "my model")], heading="Training curves")
+    files["pdf"]                             # the bytes of the picture; also "png" and "svg"
 
-Each plot of a report consists of panels. The page contains each panel as an SVG. A PNG file
-contains all panels of a plot. The same function draws a panel in both formats. matplotlib's global
-state is not used.
+Each plot of a report consists of panels. The page contains each panel as an SVG. A picture contains
+all panels of a plot, as PNG, and as PDF and SVG for papers. The same function draws a panel in all
+formats. matplotlib's global state is not used.
 
 `inline_svg` changes matplotlib's SVG for the page: it adds a tooltip for each point and a text
 alternative, makes ids unique in the page, and removes XML namespaces. An artist (matplotlib's term
@@ -72,6 +73,7 @@ _STYLE = {
     "ytick.major.size": 0,
     "legend.frameon": False,
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType, because many publishers refuse Type 3
     "svg.hashsalt": "t0 report",
 }
 # Matches a reference to an id in SVG.
@@ -205,10 +207,14 @@ def panel_svg(panel: Panel, name: str) -> str:
     return inline_svg(figure, name, panel.description, tooltips)
 
 
-def panels_png(
+def panel_pictures(
     panels: Sequence[Panel], *, legend: Sequence[tuple[str, str]], heading: str
-) -> bytes:
-    """Draws all panels in one PNG, below a heading and a legend of colours."""
+) -> dict[str, bytes]:
+    """Draws all panels in one picture, below a heading and a legend of colours.
+
+    Returns:
+      "png", "pdf" and "svg" -> the picture in this format.
+    """
     from matplotlib.lines import Line2D
 
     # Four panels are arranged two by two. Otherwise the fourth would be alone in the second row.
@@ -240,7 +246,7 @@ def panels_png(
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-    return png_bytes(figure)
+    return {"png": png_bytes(figure), **vector_bytes(figure)}
 
 
 def png_bytes(figure: "Figure") -> bytes:
@@ -253,6 +259,20 @@ def png_bytes(figure: "Figure") -> bytes:
         # `savefig` would draw the figure twice, because the figure has a layout engine.
         FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def vector_bytes(figure: "Figure") -> dict[str, bytes]:
+    """Renders the figure as "pdf" and "svg". Texts in the SVG are outlines, so it needs no font."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    pdf, svg = io.BytesIO(), io.BytesIO()
+    figure.set_dpi(_SVG_DOTS_PER_INCH)
+    with styled(), rc_context({"svg.fonttype": "path"}):
+        FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
+        FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
+    return {"pdf": pdf.getvalue(), "svg": svg.getvalue()}
 
 
 def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence[str] = ()) -> str:

@@ -39,11 +39,16 @@ from t0.reports.clean_examples import read_overlap
 from t0.reports.comparison import RunComparison, compare, comparison_tables, legend_lines
 from t0.reports.diagnosis import reliability_rows
 from t0.reports.evaluation_plots import Plot, axis_label, list_plots
-from t0.reports.evaluation_tables import decoded_results, evaluation_tables, group_table
+from t0.reports.evaluation_tables import (
+    PROMPTS_FILE,
+    decoded_results,
+    evaluation_tables,
+    group_table,
+)
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
 from t0.reports.held_out import headlines, held_out_means
-from t0.reports.plots import RUN_COLOURS, panel_svg, panels_png, themed
+from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg, themed
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
 from t0.reports.statistics import CONFIDENCE, POWER
@@ -56,8 +61,12 @@ EMBEDDED_BYTES = 600_000
 # Files that only some reports have. If an earlier report in the folder has such a file and the new
 # report does not, the file is removed.
 _NOT_ALWAYS = (
-    *("report*.csv", "report_examples_*.js", "accuracy*.png", "reliability.png"),
-    *("metrics_by_step.png", "training.png", "run_differences.png"),
+    *("report*.csv", "report_examples_*.js"),
+    *(
+        f"{plot}.{ending}"
+        for plot in ("accuracy*", "reliability", "metrics_by_step", "training", "run_differences")
+        for ending in ("png", "pdf", "svg")
+    ),
 )
 # The terminal does not show these tables if it shows a comparison.
 _REPLACED = ("datasets", "ways")
@@ -69,6 +78,7 @@ class ReportPaths:
 
     Attributes:
       csv: the CSV files. If there is a rank evaluation, the first file is the table of prompts.
+      plots: the PNG files. Next to each is the same picture as `.pdf` and `.svg`.
     """
 
     html: Path
@@ -161,17 +171,21 @@ class EvaluationReport:
                 for number, script in enumerate(examples)
             }
         pictures = {
-            f"{plot.name}.png": panels_png(plot.panels, legend=plot.legend, heading=plot.heading)
+            f"{plot.name}.{ending}": picture
             for plot in plots
+            for ending, picture in panel_pictures(
+                plot.panels, legend=plot.legend, heading=plot.heading
+            ).items()
         }
         files = pictures | {name: text.encode() for name, text in texts.items()}
         folder = any_path(output_dir)
+        csv = [name for name in texts if name.endswith(".csv")]
         _replace_files(files | {"report.html": page.encode()}, folder)
         return ReportPaths(
             html=folder / "report.html",
             json=folder / "report.json",
-            csv=tuple(folder / name for name in texts if name.endswith(".csv")),
-            plots=tuple(folder / name for name in pictures),
+            csv=tuple(folder / name for name in sorted(csv, key=lambda n: n != PROMPTS_FILE)),
+            plots=tuple(folder / name for name in pictures if name.endswith(".png")),
         )
 
 

@@ -24,6 +24,7 @@
     row_prediction        the run of `t0 predict`
     gpu_plan     plans a training run on GPUs
     stream_writing  writes the batches of a run in training order
+    model_card   writes the README.md of a model that is converted for the Hugging Face hub
     train_steps  converts --finetune_steps and --epochs to the last step
     run_files    functions that the gin files in gin/runs/ bind
 

@@ -153,7 +153,7 @@ def _configure(
         return None
     if tpu and tpu.is_remote:
         host_checks.check_hosts(run.mode, arguments)
-    return ConfiguredRun(run.mode, arguments, checkpoint)
+    return ConfiguredRun(run.mode, arguments, checkpoint, command_flags.evaluation_words(flags))
 
 
 @contextlib.contextmanager
@@ -245,6 +245,8 @@ def _save_specification(
     spec = spec_from_gin.run_spec(mode, arguments, checkpoint)
     if mode == "eval" and spec.infer:
         spec = dataclasses.replace(spec, judge=_judging_words(spec, flags))
+    if mode == "train":
+        spec = dataclasses.replace(spec, eval_words=command_flags.evaluation_words(flags))
     text = plain_data.to_json(spec)
     publishing.write_whole(path, text + "\n")
     say(f"the run specification is in {path}; nothing was run")

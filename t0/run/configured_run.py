@@ -18,11 +18,13 @@ class ConfiguredRun:
         others.
       checkpoint: the checkpoint that the mode reads; None for the checkpoints in the model
         directory.
+      eval_words: the flags with which `t0 eval` reads the data of a training run.
     """
 
     mode: str
     arguments: Mapping[str, Any]
     checkpoint: str | None = None
+    eval_words: tuple[str, ...] = ()
 
     def read(self) -> dict[str, Any]:
         """Returns all arguments of `run`; see `run_arguments.read`."""

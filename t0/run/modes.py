@@ -34,7 +34,7 @@ def train(run: ConfiguredRun) -> None:
         return
     arguments = run.read()
     mesh_session.train(
-        TrainingSpec.from_estimator_arguments(**arguments),
+        TrainingSpec.from_estimator_arguments(**arguments, eval_words=run.eval_words),
         mesh_session.LoopOptions(arguments["train_steps"]),
         arguments["train_dataset_fn"],
         dataset_split=arguments["dataset_split"],

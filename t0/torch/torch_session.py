@@ -144,6 +144,7 @@ def train(
             model_dir=spec.model_dir,
             save_every=spec.save_checkpoints_steps,
             prints=world.first,
+            eval_words=spec.eval_words,
         )
         if world.first:
             _check_configuration(spec, allowed=options.allow_config_change)

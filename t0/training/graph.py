@@ -74,6 +74,7 @@ class TrainingSpec:
         or None.
       outer_batch_size: the size of the outer batch dimension.
       model_info_file: the file in which to list variables and operations, or None.
+      eval_words: the flags with which `t0 eval` reads the run's data.
     """
 
     model_type: str
@@ -94,6 +95,7 @@ class TrainingSpec:
     ensemble_inputs: int | None = None
     outer_batch_size: int = 1
     model_info_file: str | None = None
+    eval_words: Sequence[str] = ()
 
     @classmethod
     def from_estimator_arguments(

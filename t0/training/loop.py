@@ -421,6 +421,7 @@ class Stepping:
       model_dir: the model directory.
       save_every: the number of steps between two checkpoints; None for no regular checkpoints.
       prints: whether this process prints and records.
+      eval_words: the flags with which `t0 eval` reads the run's data, for the line "next:".
     """
 
     def __init__(
@@ -432,8 +433,10 @@ class Stepping:
         model_dir: str,
         save_every: int | None,
         prints: bool = True,
+        eval_words: Sequence[str] = (),
     ) -> None:
         self._engine, self._data, self._options = engine, data, options
+        self._eval_words = eval_words
         self._size, self._model_dir = engine.size, model_dir
         self._best = _best_evaluation(engine.keep, options)
         self._save_every, self._prints = save_every, prints
@@ -575,8 +578,12 @@ class Stepping:
         if best:
             checkpoint = self._engine.checkpoint(best.step)
             lines.append(f"best by {self._best.metric}: {checkpoint}")
-        tasks = "" if find_starter_folder(self._model_dir) else " --tasks=TASKS"
-        return [*lines, f"next: t0 eval {shlex.quote(checkpoint)}{tasks}"]
+        words = [checkpoint]
+        if not find_starter_folder(self._model_dir):
+            spec = self._data.spec  # None if the data comes from a user's own function
+            words += [f"--tasks={spec.mixture}"] if spec else []
+            words += self._eval_words
+        return [*lines, f"next: t0 eval {shlex.join(words)}"]
 
     def _print(self, line: str) -> None:
         if self._prints:

@@ -86,6 +86,7 @@ def train(
                 options,
                 model_dir=spec.model_dir,
                 save_every=spec.save_checkpoints_steps,
+                eval_words=spec.eval_words,
             )
             engine.start(stepping, options, time_limit)
             stepping.run(time_limit)

@@ -46,6 +46,8 @@ def test_checkpoint_conversion_killed_in_a_bucket_runs_again(source, bucket, to,
     found = {
         n.removeprefix("again/"): c for n, c in bucket.files("b").items() if n.startswith("again/")
     }
+    if to == "hf":  # the title of the model card is the folder's name
+        found["README.md"] = found["README.md"].replace(b"# again", b"# whole")
     assert found == whole
 
 

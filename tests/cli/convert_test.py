@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from huggingface_hub import ModelCard
 
 from t0.cli.main import main
 from tests.checkpoints.tiny_checkpoints import (
@@ -17,6 +18,7 @@ from tests.checkpoints.tiny_checkpoints import (
     with_sentinels,
     write_mtf,
 )
+from tests.reports.made_up_evaluations import Evaluation, random_lines
 
 
 def run(*words):
@@ -34,6 +36,29 @@ def test_checkpoint_conversion_to_hf_and_t5x_passes_check(source, tmp_path, caps
     out, err = capsys.readouterr()
     assert re.search(r"A is mtf, B is hf: (\d+) of \1 tensors are the same", out)
     assert "optimizer's state; it is not compared" in err
+
+
+def test_checkpoint_conversion_to_hf_writes_a_model_card(source, tmp_path, capsys):
+    made = Evaluation(tmp_path / "m" / "eval", step=1000, split="validation")
+    made.add("rte_0", "super_glue/rte", "p", random_lines(30, [2], 1)).write()
+    flags = ["--base_model=google/t5-v1_1-small", "--license=mit", "--results", made.folder]
+    assert run(source, tmp_path / "hf", "--to", "hf", *flags) == 0
+    data = ModelCard.load(tmp_path / "hf" / "README.md").data
+    assert (data.base_model, data.license) == ("google/t5-v1_1-small", "mit")
+    assert {result.dataset_type for result in data.eval_results} == {"super_glue"}
+    assert run("--check", source, tmp_path / "hf") == 0
+    made.step = 5
+    (made.folder / "results_1000.json").unlink()
+    made.run["step"] = 5
+    made.write()
+    for words, message in (
+        (["--to", "hf", *flags], "but the checkpoint is of step 1,000"),
+        (["--to", "t5x", "--license=mit"], "--license is for the model card of --to hf"),
+        (["--to", "hf", "--base_model=/m/t0"], "expected a model on the hub"),
+    ):
+        with pytest.raises(SystemExit):
+            run(source, tmp_path / "new", *words)
+        assert message in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_checkpoint_comparison_lists_differing_tensors(source, tmp_path, capsys):

@@ -141,3 +141,14 @@ def test_verb_without_examples_has_a_plain_help():
         add_arguments = staticmethod(show.add_arguments)
 
     assert "examples:" not in VerbParser("show", "shows", Module).format_help()
+
+
+@pytest.mark.parametrize(
+    "name", ["cache_dirs", "additional_task_cache_dirs", "tasks-additional-cache-dirs"]
+)
+def test_cache_folders_have_the_names_of_t0_and_seqio_in_every_verb(parser, config, name):
+    assert parser.parse(["m", f"--{name}=/a", "--cache_dirs=/b"]).cache_dirs == "/a,/b"
+    path = config("cache_dirs: /c\n")
+    assert parser.parse(["m", f"--config={path}"]).cache_dirs == "/c"
+    message = f"--cache_dirs is on the command line and in {path}: remove one of them"
+    assert refused(parser, "m", f"--{name}=/a", f"--config={path}") == message

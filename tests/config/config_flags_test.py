@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from t0.cli import main, plan
+from t0.cli import cache_tasks, main, plan
+from t0.cli.verb_parser import VerbParser
 from t0.config import flags
 from t0.config.flag_table import GIN_MODES, MODEL_API_MODES, TABLE
 from t0.config.saved_config import mask_command, mask_secrets
@@ -98,6 +99,22 @@ def test_secrets_are_masked_in_the_command_record(words, recorded):
 def test_secrets_are_masked_in_a_dry_run():
     line = "hub.token = 'abc'  # the command line"
     assert mask_secrets(line) == "hub.token = ***"
+
+
+@pytest.mark.parametrize(
+    "name", ["additional_task_cache_dirs", "tasks_additional_cache_dirs", "cache_dirs"]
+)
+def test_cache_folders_have_three_names(name):
+    values = flags.parse(
+        [COMMAND, f"--{name}=/a,/b", "--cache_dirs", "/c", "--gin.A='--cache_dirs'"]
+    )
+    assert values.additional_task_cache_dirs == ["/a", "/b", "/c"]
+    assert values.gin_param == ["A='--cache_dirs'"]
+    words = ["seqio_cache_tasks", "--output_cache_dir=/o", f"--{name}=/a", "--cache_dirs=/b"]
+    assert cache_tasks.parse(words).tasks_additional_cache_dirs == ["/a", "/b"]
+    parser = VerbParser("plan", "plans a run", plan)
+    run_words = parser.parse([f"--{name.replace('_', '-')}=/a"]).run_words
+    assert flags.parse([COMMAND, *run_words]).additional_task_cache_dirs == ["/a"]
 
 
 def test_plan_accepts_the_flags_of_a_run(monkeypatch):

@@ -22,7 +22,9 @@ def evaluation(tmp_path):
 @pytest.fixture
 def rough_png(monkeypatch):
     """A picture is the number of its panels; those of the page are drawn."""
-    monkeypatch.setattr(report, "panels_png", lambda panels, **_: str(len(panels)).encode())
+    monkeypatch.setattr(
+        report, "panel_pictures", lambda panels, **_: {"png": str(len(panels)).encode()}
+    )
 
 
 @pytest.fixture

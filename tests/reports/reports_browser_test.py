@@ -77,7 +77,7 @@ def html(tmp_path_factory):
         paths.append(made.write())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "EMBEDDED_BYTES", 0)
-        patch.setattr(report, "panels_png", lambda *_, **__: b"")
+        patch.setattr(report, "panel_pictures", lambda *_, **__: {"png": b""})
         return write_report(paths, folder / "out").html
 
 
@@ -250,7 +250,7 @@ def test_report_page_shows_hostile_texts_of_all_fields_as_texts(tmp_path, monkey
         curves = write_metrics(tmp_path / f"metrics {model} <img src=x>" / "metrics.jsonl")
         record = {"step": 3, attack(): 2.0, f"eval/{ATTACKS[4]}": 3.0, f"eval/{ATTACKS[5]}/em": 3.0}
         curves.write_text(curves.read_text() + json.dumps(record) + "\n")
-    monkeypatch.setattr(report, "panels_png", lambda *_, **__: b"")
+    monkeypatch.setattr(report, "panel_pictures", lambda *_, **__: {"png": b""})
     metrics = sorted(tmp_path.glob("metrics*/metrics.jsonl"))
     html = write_report(words, tmp_path / "out", metrics_paths=metrics).html
     script = """

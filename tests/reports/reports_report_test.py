@@ -3,6 +3,7 @@
 import collections
 import json
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -23,13 +24,15 @@ def test_report_writes_csv_json_and_plots(drawn):
     assert [p.name for p in drawn.plots] == names
     assert [path.name for path in drawn.csv] == [
         "report.csv",
+        "report_datasets.csv",
         "report_classes.csv",
         "report_differences.csv",
         "report_prompt_differences.csv",
     ]
     written = {p.name for p in drawn.html.parent.iterdir()}
+    vectors = [plot.with_suffix(ending) for plot in drawn.plots for ending in (".pdf", ".svg")]
     assert written == {
-        "report.html", "report.json", *(path.name for path in drawn.csv), *names,
+        "report.html", "report.json", *(path.name for path in (*drawn.csv, *vectors)), *names,
     }  # fmt: skip
     for plot in drawn.plots:
         image = Image.open(plot)
@@ -40,6 +43,10 @@ def test_report_writes_csv_json_and_plots(drawn):
         assert len(np.unique(pixels @ np.array([1, 2**8, 2**16]))) > 20  # colours
         for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
             assert edge.min() == 255  # nothing is cut off at the edge of the picture
+        pdf = plot.with_suffix(".pdf").read_bytes()
+        assert pdf.startswith(b"%PDF-") and b"/Type3" not in pdf and b"CreationDate" not in pdf
+        svg = ElementTree.parse(plot.with_suffix(".svg")).getroot()
+        assert svg.tag.endswith("}svg") and not list(svg.iter("{http://www.w3.org/2000/svg}text"))
 
 
 @pytest.mark.usefixtures("rough_pictures")
@@ -65,8 +72,9 @@ def test_report_of_checkpoints_plots_accuracy_by_step(evaluation, tmp_path):
     assert [p.name for p in paths.plots] == names
     assert "Accuracy against step" in paths.html.read_text()
     # An earlier plot that the new report has not must not be taken for a part of it.
+    (tmp_path / "out" / "accuracy_by_step.pdf").touch()
     write_report([tmp_path / "tiny" / "eval" / "results_10.json"], tmp_path / "out")
-    assert not (tmp_path / "out" / "accuracy_by_step.png").exists()
+    assert not [*(tmp_path / "out").glob("accuracy_by_step.*")]
 
 
 @pytest.mark.usefixtures("rough_pictures")

@@ -3,10 +3,15 @@
 import json
 import math
 import os
+import shlex
 import signal
 
 import pytest
 
+from t0.cli import eval as eval_verb
+from t0.cli.verb_parser import VerbParser
+from t0.config import flags
+from t0.config.specification import DataSpec
 from t0.errors import UserError
 from t0.training import loop
 from t0.training.loop import LoopOptions, Stepping, TimeLimit
@@ -100,13 +105,37 @@ def test_loop_saves_at_its_start_regularly_and_at_its_end(run, capsys):
     first, *_, trained, following = capsys.readouterr().out.splitlines()
     assert first == "from 0 to 6"
     assert trained == "trained to step 6: ckpt-6"
-    assert following == "next: t0 eval ckpt-6 --tasks=TASKS"
+    assert following == "next: t0 eval ckpt-6"
     run(engine, 6)
     assert "is at step 6 of 6. To continue, raise run.train_steps" in capsys.readouterr().out
     run(engine, 7)
     assert list(engine.records) == [0, 4, 6, 7]
     with pytest.raises(UserError, match="^ckpt-7 was trained with seed 0, .*seed 5,.*--seed=0$"):
         run(engine, 8, seed=5)
+
+
+def test_loop_prints_the_next_command_with_mixture_data_and_vocabulary(tmp_path, capsys):
+    data = tiny.made_up_data()
+    words = [
+        "t5_mesh_transformer", "--seed=3", "--data_dir=my data,b", "--vocab=v.model",
+        "--module_import=mine", "--module_import=t0.seqio_tasks", "--cache_dirs=/c",
+    ]  # fmt: skip
+    eval_words = flags.evaluation_words(flags.parse(words))
+    settings = LoopOptions(2, log_every_steps=1)
+    engine = MadeUpEngine()
+    engine.step = 0
+    stepping = Stepping(
+        engine, data, settings, model_dir=str(tmp_path), save_every=4, eval_words=eval_words
+    )
+    stepping.begin(0)
+    data.spec = DataSpec("my mixture", "train", (), {"inputs": 8, "targets": 8})
+    stepping.run(TimeLimit(None))
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("next: "))
+    assert command[:2] == ["t0", "eval"]
+    args = VerbParser("eval", "evaluates", eval_verb).parse(command[2:])
+    assert (args.checkpoint, args.tasks, args.vocab) == ("ckpt-2", "my mixture", "v.model")
+    assert (args.data_dir, args.cache_dirs) == (["my data,b"], "/c")
+    assert args.module_import == ["mine", "t0.seqio_tasks"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +227,7 @@ def test_loop_stops_early_and_names_the_best_checkpoint(run, capsys, tmp_path):
     ]
     assert "early stop: validation_loss has been no better than 2 at step 4 for 2 eval" in out
     assert "saved at step 8 of 12" in out
-    assert out.endswith("best by validation_loss: ckpt-4\nnext: t0 eval ckpt-4 --tasks=TASKS\n")
+    assert out.endswith("best by validation_loss: ckpt-4\nnext: t0 eval ckpt-4\n")
     # Steps 2 and 4 are none of every third: they were written because each was the best.
     assert engine.best == {0: None, 2: 2, 3: 2, 4: 4, 6: 4, 8: 4}
     last = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open()][-1]
