@@ -120,7 +120,7 @@ def main(args: argparse.Namespace) -> int:
             raise UserError(
                 f"--adapter is for T5 models, and {path} is not a T5: merge the adapter first"
             )
-    output = Path(args.output or Path("t0_eval") / name)
+    output = Path(args.output or Path("t0_eval") / (name + _shots(args)))
     if args.adapter:
         path = adapter_folders.join(adapters, path, str(output))
     engine, run = prepare(path, source, output, args)
@@ -151,11 +151,17 @@ def _apply_starter_folder(args: argparse.Namespace) -> None:
     args.tasks = f"{settings.name}_rank"
     model = Path(args.checkpoint)
     below = Path(os.path.expanduser(model)).relative_to(settings.folder)  # noqa: PTH111
-    args.output = args.output or settings.path("eval", "_".join(below.parts))
-    if not args.cache_dirs and Path(settings.path("cache")).is_dir():
+    args.output = args.output or settings.path("eval", "_".join(below.parts) + _shots(args))
+    zero_shot = args.num_fewshot is None  # few-shot prompts are not in the cache
+    if zero_shot and not args.cache_dirs and Path(settings.path("cache")).is_dir():
         args.cache_dirs = settings.path("cache")
     folder = model if model.is_dir() else model.parent
     args.metrics = [folder] if (folder / "metrics.jsonl").is_file() else []
+
+
+def _shots(args: argparse.Namespace) -> str:
+    """Returns the end of a default folder's name, so that zero-shot results are not replaced."""
+    return f"_{args.num_fewshot}shot" if args.num_fewshot else ""
 
 
 def _shard(args: argparse.Namespace) -> "BatchShard":

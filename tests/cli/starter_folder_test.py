@@ -114,6 +114,15 @@ def test_starter_folder_fills_arguments_of_eval(starter):
     assert (args.tasks, args.output, args.cache_dirs) == ("super_glue_.*", None, "")
 
 
+def test_starter_folder_eval_renders_few_shot_prompts_without_the_cache(starter):
+    parser = argparse.ArgumentParser()
+    eval.add_arguments(parser)
+    args = parser.parse_args(["tickets/model", "--num_fewshot=2"])
+    eval._apply_starter_folder(args)
+    assert (args.tasks, args.cache_dirs) == ("tickets_rank", "")
+    assert args.output == "tickets/eval/model_2shot"
+
+
 def test_starter_folder_eval_reads_the_lengths_that_the_model_was_trained_with(starter):
     parser = argparse.ArgumentParser()
     eval.add_arguments(parser)
