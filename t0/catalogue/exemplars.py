@@ -1,6 +1,6 @@
 """Draws the exemplars of few-shot prompts from a task's training rows.
 
-    rows = StoredRows(task.open("train"))
+    rows = list(task.open("train").rows())
     prompts = FewShotPrompts(task, FewShot(k=4), rows, measure)
     prompt = prompts.prompt("validation", 17, row, task.compiled.example(row, 17))
     prompt.inputs, [exemplar.row for exemplar in prompt.exemplars]
@@ -20,7 +20,7 @@ from t0.catalogue.prompted_task import PromptedRows
 from t0.errors import UserError
 from t0.prompts import Example, remove_hyphens
 from t0.prompts.few_shot import Exemplar, FewShot, TextMeasure, count_fitting, join_exemplars
-from t0.sources import StoredRows, hidden_label
+from t0.sources import hidden_label
 
 _REMEMBERED = 4096  # rendered exemplars, so that a small training split is rendered only once
 
@@ -61,7 +61,8 @@ class FewShotPrompts:
     Args:
       task: the template and its data.
       few_shot: the settings.
-      rows: the rows of the split with the exemplars.
+      rows: the rows of the split with the exemplars. They stay in memory, because a draw may need
+        any of them.
       measure: how the texts are measured.
 
     Raises:
@@ -69,7 +70,11 @@ class FewShotPrompts:
     """
 
     def __init__(
-        self, task: PromptedRows, few_shot: FewShot, rows: StoredRows, measure: TextMeasure
+        self,
+        task: PromptedRows,
+        few_shot: FewShot,
+        rows: Sequence[Mapping[str, Any]],
+        measure: TextMeasure,
     ) -> None:
         self.few_shot = few_shot
         self._task = task

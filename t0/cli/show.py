@@ -168,7 +168,6 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
     """Returns a task's `FewShotPrompts`; None for zero-shot prompts."""
     from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
     from t0.prompts.few_shot import UNLIMITED, TextMeasure
-    from t0.sources import StoredRows
 
     if few_shot is None:
         return None
@@ -179,7 +178,7 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
             lambda text: len(tokens.ids(text)),
             lambda text, answers: len(tokens.ids(text)) <= length,
         )
-    return FewShotPrompts(task, few_shot, StoredRows(task.open(few_shot.split)), measure)
+    return FewShotPrompts(task, few_shot, list(task.open(few_shot.split).rows()), measure)
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:

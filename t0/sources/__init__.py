@@ -7,7 +7,6 @@
 | file | contents |
 |---|---|
 | `splits` | `open_split`, which opens the rows of a split; a check for tasks with missing data |
-| `stored_rows` | the rows of a split in a temporary file, for reading in any order |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts |
 | `mixture_files` | the user's own mixtures |
 | `hub` | data on the Hugging Face hub: names of T0's datasets, rows, streamed documents |
@@ -35,7 +34,6 @@ from t0.sources.splits import (
     open_split,
     without_absent,
 )
-from t0.sources.stored_rows import StoredRows
 
 __all__ = [
     "DATA_DIR_VARIABLE",
@@ -44,7 +42,6 @@ __all__ = [
     "OwnMixture",
     "SplitRows",
     "SplitSource",
-    "StoredRows",
     "available_splits",
     "data_dirs",
     "document_column",

@@ -18,7 +18,6 @@ from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.prompts.few_shot import FewShot, TextMeasure
-from t0.sources import StoredRows
 from t0.tasks.prompted_tasks import PromptedSource
 from t0.tasks.vocabulary import default_vocabulary
 
@@ -87,7 +86,7 @@ def add_few_shot_tasks(tasks: Sequence[str], few_shot: FewShot, measure: TextMea
         rows = source.open(few_shot.split)
         data = source.dataset, source.subset, source.split_mapping[few_shot.split]
         if data not in stored:
-            stored[data] = StoredRows(rows)
+            stored[data] = list(rows.rows())
         source.few_shot = FewShotPrompts(task.source, few_shot, stored[data], measure)
         built.append(task.replace(name=few_shot_name(name, few_shot.k), source=source))
     for task in built:

@@ -10,7 +10,6 @@ from t0.catalogue.exemplars import FewShotPrompts, draw_order, lost_separators
 from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import UNLIMITED, FewShot, TextMeasure
-from t0.sources import StoredRows
 from t0.testing import write_dataset
 
 PROMPTS = {
@@ -42,7 +41,7 @@ def task(tmp_path, monkeypatch):
 
 
 def prompts(task, measure=UNLIMITED, **settings):
-    return FewShotPrompts(task, FewShot(**settings), StoredRows(task.open("train")), measure)
+    return FewShotPrompts(task, FewShot(**settings), list(task.open("train").rows()), measure)
 
 
 def prompt(maker, task, split="train", index=0):
@@ -131,7 +130,7 @@ def test_impossible_settings_are_refused(task):
         prompts(task("open"), k=2, balance="labels")
     bare = task(splits=("validation",))
     with pytest.raises(UserError, match="has no split 'train' to draw exemplars from"):
-        FewShotPrompts(bare, FewShot(k=1), StoredRows(task().open("train")), UNLIMITED)
+        FewShotPrompts(bare, FewShot(k=1), list(task().open("train").rows()), UNLIMITED)
     whole = task()
     with pytest.raises(UserError, match="contains the separator of exemplars, 'ye': set another"):
         prompt(prompts(whole, k=2, example_separator="ye"), whole)
