@@ -363,7 +363,10 @@ def memory_switches(
         for each in gradients
         for keeps in reversed(_ON[keep])
     ]
-    return sorted(choices, key=time or (lambda each: each.gradients == "offload"))
+    if time is None:
+        return sorted(choices, key=lambda each: each.gradients == "offload")
+    # Equal times are sums in another order, which differ in their last digits.
+    return sorted(choices, key=lambda each: float(f"{time(each):.6g}"))
 
 
 def gradient_choices(

@@ -73,6 +73,14 @@ def test_memory_of_replayed_steps_has_copy_of_weights():
     assert one.activations + one.logits == formulas.stored_bytes(SHAPE, many, formulas.TORCH_FUSED)
 
 
+def test_equal_times_keep_the_gradients():
+    last_digits = {"keep": 1.0 + 1e-12, "offload": 1.0}
+    kinds = tuple(last_digits)
+    choices = memory.memory_switches(gradients=kinds, time=lambda each: last_digits[each.gradients])
+    assert choices == memory.memory_switches(gradients=kinds, time=lambda each: 1.0)
+    assert (choices[0].gradients, choices[0].recompute) == ("keep", False)
+
+
 def test_memory_fit_chooses_fastest_recompute_settings():
     deep, part = DEEP, dataclasses.replace(PART, rows=16)
     without, with_ = needed(deep, part), needed(deep, part, recompute=True)
