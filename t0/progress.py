@@ -91,10 +91,11 @@ class ProgressLine:
         """Returns the line for a log: finished units, rate, remaining time and note."""
         done, rate = self.before + self._done, self._done / self.seconds
         units = f"{self._unit}s"
-        if self._total:
+        # A unit may finish several times: a rank task has an example for each choice of a row.
+        if self._total and done <= self._total:
             remaining = tqdm.format_interval((self._total - done) / rate) if rate else "?"
-            share = min(1.0, done / self._total)
-            words = [f"{self._doing}: {done:,} of {self._total:,} {units} ({share:.0%})"]
+            share = f"{done / self._total:.0%}"
+            words = [f"{self._doing}: {done:,} of {self._total:,} {units} ({share})"]
         else:
             words, remaining = [f"{self._doing}: {done:,} {units}"], ""
         words.append(f"{rate:,.0f} {units}/s" if rate >= 10 else f"{rate:.2g} {units}/s")

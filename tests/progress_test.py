@@ -41,6 +41,15 @@ def test_progress_line_without_total_has_no_time_left(capsys, monkeypatch):
     assert capsys.readouterr().err == "predicting: 500 inputs, 25 inputs/s\n"
 
 
+def test_progress_line_above_its_total_has_no_total_and_no_negative_time(capsys, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("t0.progress.time.monotonic", lambda: now)
+    with ProgressLine(400, unit="row", doing="caching") as progress:
+        now = 20.0
+        progress.count(500)
+    assert capsys.readouterr().err == "caching: 500 rows, 25 rows/s\n"
+
+
 def test_progress_line_of_unknown_size_only_after_many_units(capsys, monkeypatch):
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
     assert list(count_units(range(999), unit="row", doing="reading")) == [*range(999)]
