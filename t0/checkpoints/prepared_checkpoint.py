@@ -6,6 +6,7 @@
     ready = checkpoint.prepare()
     ready.checkpoint        # "out/converted/t0_3b-5f3c.../model.ckpt-0"
     ready.gin_file          # "out/converted/t0_3b-5f3c.../operative_config.gin"
+    checkpoint.describe()   # ("out/model.gin", "/models/t0_3b/spiece.model"): nothing is converted
 
 A checkpoint may also be a model on the Hugging Face hub (`bigscience/T0_3B@main`). The library
 `huggingface_hub` downloads each file once, into its own cache. Safetensors are preferred to
@@ -102,6 +103,28 @@ class FoundCheckpoint:
         prefix = conversion.as_mesh_checkpoint(self.path, self.output / "converted", slots=False)
         config = os.path.join(os.path.dirname(prefix), operative_config.FILE)  # noqa: PTH118,PTH120
         return Described(self.source, prefix, str(Path(config).absolute()))
+
+    def describe(self) -> tuple[str, str | None]:
+        """Writes the gin file of the model without converting the checkpoint, as for training.
+
+        Returns:
+          the path of the gin file in `output`, and the path of the SentencePiece model, which may
+          be converted from `tokenizer.json`; None if the checkpoint has none.
+
+        Raises:
+          UserError: if the checkpoint cannot be read, or `output` cannot be written.
+        """
+        kind, prefix_or_folder = conversion.recognise(self.path)
+        if kind == "mtf":
+            return str(_gin_file(self.path, prefix_or_folder, self.output)), self.vocabulary
+        with contextlib.closing(conversion.open_source(self.path, keep_slots=False)) as opened:
+            gin_file = _write(opened, self.output / MODEL_FILE)
+            pieces = opened.facts.tokenizer
+        if pieces is None or pieces.suffix != ".json":
+            return str(gin_file), self.vocabulary
+        path = self.output / tokenizer.FILE
+        publishing.write_whole(str(path), tokenizer.model_bytes(pieces))
+        return str(gin_file), str(path)
 
 
 def find(path: str, source: str, output: Path, *, vocabulary: str | None = None) -> FoundCheckpoint:

@@ -33,6 +33,7 @@ VERBS = {
     "seen": ("t0.cli.seen", "shows which examples a training run saw, and when"),
     "lint": ("t0.cli.lint", "checks prompts on sample rows, such as rendering and right answers"),
     "verify": ("t0.cli.verify", "re-checks the files of cached tasks, and lists damaged ones"),
+    "train": ("t0.cli.train", "trains a checkpoint on a mixture, and prints the run's command"),
     "eval": ("t0.cli.eval", "evaluates a checkpoint on T0's held-out datasets, or any tasks"),
     "predict": ("t0.cli.predict", "predicts the answers to new rows, and writes a table"),
     "merge": ("t0.cli.merge", "merges the shards of a rank evaluation"),
