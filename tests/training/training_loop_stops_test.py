@@ -13,6 +13,7 @@ from t0.cli.verb_parser import VerbParser
 from t0.config import flags
 from t0.config.specification import DataSpec
 from t0.errors import UserError
+from t0.feeding.mixing import TaskShare
 from t0.training import loop
 from t0.training.loop import LoopOptions, Stepping, TimeLimit
 from t0.training.losses import PARTS
@@ -81,11 +82,15 @@ class MadeUpEngine:
 def run(tmp_path):
     """Runs an engine from its last checkpoint, or from the start."""
 
-    def start(engine, steps=12, save_every=4, **options):
+    def start(engine, steps=12, save_every=4, data=None, **options):
         limit = TimeLimit(options.pop("max_hours", None))
         settings = LoopOptions(steps, log_every_steps=1, max_hours=limit.hours, **options)
         stepping = Stepping(
-            engine, tiny.made_up_data(), settings, model_dir=str(tmp_path), save_every=save_every
+            engine,
+            data or tiny.made_up_data(),
+            settings,
+            model_dir=str(tmp_path),
+            save_every=save_every,
         )
         engine.step = max(engine.records, default=0)
         if engine.records:
@@ -251,3 +256,15 @@ def test_loop_keeps_the_checkpoint_if_its_metric_is_unknown(run):
     assert list(engine.records) == [0, 2]
     with pytest.raises(UserError, match="by eval/acuracy, but nothing evaluates it"):
         run(MadeUpEngine(keep=Keep(best_by="eval/acuracy")), validate_every_steps=2)
+
+
+@pytest.mark.parametrize("examples", [None, 40])
+def test_passes_are_recorded_if_the_size_of_a_task_is_known(run, tmp_path, monkeypatch, examples):
+    data = tiny.made_up_data()
+    monkeypatch.setattr(data, "shares", lambda: [TaskShare("task", 1.0, examples, 0)])
+    run(MadeUpEngine(), 2, data=data)
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    records = [line for line in lines if "loss" in line]
+    assert len(records) == 2
+    assert [line.get("passes") is not None for line in records] == 2 * [examples is not None]
+    assert examples is None or 0 < records[0]["passes"] < records[1]["passes"]
