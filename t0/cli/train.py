@@ -2,7 +2,7 @@
 
 t0 train --checkpoint=google/flan-t5-small --mixture=reviews_train --steps=500 --output=reviews/new
 t0 train --checkpoint=bigscience/T0_3B --mixture=reviews_train --adapter=lora --epochs=3 --output=run
-t0 train --config=run.yaml --lr=1e-3 --set=run.keep_checkpoint_max=2
+t0 train --config=run.yaml --seed=1 --set=run.keep_checkpoint_max=2
 
 It prints the same run as a command of `t5_mesh_transformer`, and runs this command. The sizes of
 the model come from the checkpoint, and the vocabulary too if the checkpoint has one. If the output

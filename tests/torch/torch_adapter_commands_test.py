@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,25 @@ def test_adapter_flags_that_do_not_fit_are_refused(world, trained, adapted):
         assert done.returncode == 2, done.stdout
         assert expected in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_train_and_the_command_that_it_prints_give_the_same_adapter(world, trained):
+    output = world.folder / "adapter trained"
+    words = [f"--checkpoint={trained['hf']}", "--mixture=weather_train", "--adapter=lora"]
+    words += ["--steps=2", "--batch_size=4", "--lr=0.1", f"--output={output}", "--device=cpu"]
+    words += ["--lengths=inputs=64,targets=16", f"--cache_dirs={world.folder}/cache"]
+    done = world.command("train", *words, program="t0")
+    assert done.returncode == 0, done.stderr
+    assert "training from step 0 to 2: 4 sequences a step, inputs 64" in done.stdout
+    command = done.stdout.partition("\n")[2].replace("\\\n", " ").partition("\n")[0]
+    again = world.folder / "adapter trained again"
+    name, *words = shlex.split(command)
+    words = [f"--model_dir={again}" if w.startswith("--model_dir=") else w for w in words]
+    done = world.command(*words, program=name)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (
+        (folder / "torch.ckpt-2" / "adapter_model.safetensors").read_bytes()
+        for folder in (output, again)
+    )
+    assert ours == theirs
