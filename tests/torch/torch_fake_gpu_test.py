@@ -111,10 +111,10 @@ GIB = 2**30
     [
         FUSED | FEW_TOKENS,
         OFFLOAD | FEW_TOKENS | {"clip": 1.0},
-        pytest.param(FUSED | {"recompute": "on", "rows": 16}, marks=pytest.mark.slow),
+        pytest.param(FUSED | {"recompute": "on", "rows": 16}, marks=pytest.mark.exhaustive),
         pytest.param(FUSED | {"processes": 2}, marks=pytest.mark.slow),
-        pytest.param(OFFLOAD, marks=pytest.mark.slow),
-        pytest.param(OFFLOAD | {"recompute": "on", "rows": 16}, marks=pytest.mark.slow),
+        pytest.param(OFFLOAD, marks=pytest.mark.exhaustive),
+        pytest.param(OFFLOAD | {"recompute": "on", "rows": 16}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_fake_gpu_gradient_choices_stay_within_planned_memory(library, case):
@@ -135,7 +135,7 @@ def test_fake_gpu_memory_of_an_adapter_is_at_most_planned(library, gradients):
 @pytest.mark.parametrize(
     ("size", "gradients", "limit"),
     [
-        pytest.param("xl", FUSED, 14.4, marks=pytest.mark.slow),
+        pytest.param("xl", FUSED, 14.4, marks=pytest.mark.exhaustive),
         pytest.param("xl", OFFLOAD, 14.4, marks=pytest.mark.slow),
         pytest.param("xxl", FUSED, 72, marks=pytest.mark.exhaustive),
         pytest.param("xxl", OFFLOAD, 72, marks=pytest.mark.exhaustive),
