@@ -96,6 +96,8 @@ _PANEL_WIDTH_INCHES, _PANEL_HEIGHT_INCHES = 3.3, 2.8
 _COLUMNS = 3
 _TITLE_CHARACTERS, _TITLE_LINES = 30, 3
 _SVG_DOTS_PER_INCH = 72  # points, the unit of SVG
+# An id of a clip path or a marker in matplotlib's SVG.
+_HASHED_ID = re.compile(rb'(?<=[#"])[mp][0-9a-f]{10}(?=[)"])')
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,12 @@ def vector_bytes(figure: "Figure") -> dict[str, bytes]:
     with styled(), rc_context({"svg.fonttype": "path"}):
         FigureCanvasPdf(figure).print_pdf(pdf, metadata={"CreationDate": None})
         FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})
-    return {"pdf": pdf.getvalue(), "svg": svg.getvalue()}
+    # matplotlib's ids are hashes of coordinates, whose last digits may differ between two runs.
+    numbers: dict[bytes, bytes] = {}
+    numbered = _HASHED_ID.sub(
+        lambda match: numbers.setdefault(match[0], b"id%d" % len(numbers)), svg.getvalue()
+    )
+    return {"pdf": pdf.getvalue(), "svg": numbered}
 
 
 def inline_svg(figure: "Figure", name: str, description: str, tooltips: Sequence[str] = ()) -> str:
