@@ -39,9 +39,6 @@ NOTED = (SEPARATOR, WORDS, MISSING, *BLANK.values())
 UNKNOWN_TOKENS = "unknown tokens"
 RIGHT_EQUALS_WRONG = "right choice has a wrong one's tokens"
 ALL_EQUAL = "all choices have the same tokens"
-CHECKS = (NOTHING, EMPTY, NONE_CORRECT, SEVERAL_CORRECT, DUPLICATES, NESTED, HIDDEN, CUT)
-# The checks that need a vocabulary, in addition to those of `checks_of_lengths`.
-BY_TOKENS = (UNKNOWN_TOKENS, RIGHT_EQUALS_WRONG, ALL_EQUAL)
 UNKNOWN_METRIC = "unknown metric"
 # If the share of rows that fail one of these checks is above a limit, the template has a fault. For
 # other checks, failing rows are only counted, because truncated texts and withheld labels are
@@ -58,8 +55,8 @@ class LintReport:
 
     Attributes:
       rows: the number of sampled rows.
-      counts: check -> number of rows that fail the check. The checks in `BY_TOKENS` and of lengths
-        are only made if there is a vocabulary.
+      counts: check -> number of rows that fail the check. The checks that need tokens are only made
+        if there is a vocabulary.
       first: check -> index of the first row that fails the check.
       draws: whether the template makes random draws. In this project, the task and the row
         determine the seed of the draws. In promptsource, the draws have no seed.

@@ -115,8 +115,7 @@ def _lint(
     from t0.catalogue import lint
     from t0.catalogue.row_preview import T0_LENGTHS
 
-    options = {"lengths": T0_LENGTHS | (lengths or {})}
-
+    limits = T0_LENGTHS | (lengths or {})
     exempted = exemptions(
         source.dataset, source.subset, source.split_mapping[split], source.template.name
     )
@@ -126,7 +125,7 @@ def _lint(
     }
     notes: list[str] = []
     try:
-        report = lint.lint(source, split, rows=args.rows, tokens=tokens, **options)
+        report = lint.lint(source, split, rows=args.rows, tokens=tokens, lengths=limits)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
         notes += [
             f"{check}: {report.counts[check]:,} row{'s' * (report.counts[check] != 1)}"
@@ -134,7 +133,11 @@ def _lint(
             if check in report.counts
         ]
         faults = lint.faults_of(
-            report, max_share=args.max_share, excused=excused, truncates=lengths is None, **options
+            report,
+            max_share=args.max_share,
+            excused=excused,
+            lengths=limits,
+            truncates=lengths is None,
         )
         faults |= _unknown_metrics(source.template)
         facts = {"rows": report.rows, "counts": dict(report.counts), "draws": report.draws}

@@ -14,7 +14,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 import t0
 from t0.cli.arguments import apply_shared, make_working_directory_importable
@@ -100,18 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verb_parser(verb: str) -> tuple[ModuleType, VerbParser]:
-    module_name, about = VERBS[verb]
-    module = importlib.import_module(module_name)
-    return module, VerbParser(verb, about, module)
-
-
 def _run_verb(verb: str, words: list[str]) -> int:
     for word in words:
         if replacement := REMOVED.get((verb, word.partition("=")[0])):
             raise UserError(f"{word.partition('=')[0]} was removed: {replacement}")
-    module, parser = _verb_parser(verb)
-    args = parser.parse(words)
+    module_name, about = VERBS[verb]
+    module = importlib.import_module(module_name)
+    args = VerbParser(verb, about, module).parse(words)
     # The other verbs may run in a downloaded folder, whose modules must not be found.
     if verb in _READ_GIN or getattr(args, "module_import", None):
         make_working_directory_importable()

@@ -31,7 +31,7 @@ class _Recipe(NamedTuple):
     Attributes:
       gin_file: the run file.
       learning_rate: the gin parameter of its learning rate.
-      bindings: gin parameter -> value, for what differs from the run file.
+      bindings: gin parameter -> value, if it differs from the run file's.
     """
 
     gin_file: str

@@ -31,7 +31,7 @@ class VerbParser(argparse.ArgumentParser):
 
     Args:
       verb: the verb.
-      about: what the verb does, in the third person.
+      about: the description of the verb, in the third person.
       module: the verb's module.
     """
 

@@ -38,7 +38,7 @@ class FewShot:
       exclude_self: whether the row itself and its duplicates are not drawn. FLAN and SeqIO may draw
         them.
       balance: "labels" draws each answer choice equally often; None draws rows uniformly.
-      if_none_fits: what happens to a row that has room for no exemplar: "zero_shot" keeps its
+      if_none_fits: the treatment of a row without room for any exemplar: "zero_shot" keeps its
         zero-shot prompt, "drop" leaves the row out, as FLAN does.
       inputs_prefix: the text before each input.
       targets_prefix: the text before each target.
