@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import hashlib
 import io
+import itertools
 import os
 import re
 import signal
@@ -33,6 +34,9 @@ DEVICES = ("auto", "cuda", "cpu")
 FAILED = 2  # the exit status after a UserError
 # Words that gloo's error messages contain if a process has ended or does not answer.
 _LOST = re.compile("Connection (closed|reset) by peer|[Tt]imed out (waiting|connecting)|Socket")
+# How often this process has joined others. Torchrun's store keeps the addresses of an earlier group,
+# which gloo would read again.
+_JOINS = itertools.count()
 # A key in torchrun's store. It is set if a UserError ended the run. Restarted processes then end.
 _MISTAKE = "t0/mistake"
 
@@ -161,7 +165,8 @@ def join_processes(device: str, minutes: float = 30.0) -> Iterator[World]:
         if "RANK" in os.environ:
             starts, rank, size = next(dist.rendezvous("env://", timeout=timeout))
         # The store of a launcher may outlive the processes of an earlier start.
-        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), starts)
+        restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"{restarts}/{next(_JOINS)}", starts)
         backend = "nccl" if torch_device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, store=store)
         if starts.check([_MISTAKE]):

@@ -257,6 +257,7 @@ def test_sharding_over_two_processes_gives_losses_of_one(place, exact_losses):
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     kept, fused = (json.loads(x) for x in done.stdout.splitlines() if x.startswith("["))

@@ -1,5 +1,10 @@
 """The processes of a run find each other, and not those of an earlier start."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +12,16 @@ torch = pytest.importorskip("torch")
 from torch import distributed as dist  # noqa: E402
 
 from t0.torch import processes  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+# Joins an earlier group's processes again. Gloo hung within 30 joins when it read their addresses.
+JOINS_OFTEN = """
+from t0.torch import processes
+
+for number in range(30):
+    with processes.join_processes("cpu", minutes=1.0) as joined:
+        assert joined.max_over_processes(joined.rank + number) == number + 1
+"""
 
 
 @pytest.fixture
@@ -62,6 +77,22 @@ def test_process_group_time_limit_of_zero_is_refused():
         processes.join_processes("cpu", 0.0),
     ):
         pass
+
+
+def test_process_group_joined_again_reads_no_earlier_addresses(tmp_path):
+    program = tmp_path / "joins_often.py"
+    program.write_text(JOINS_OFTEN)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(program)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("multiplies", [False, True])
