@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from t0.config import flags
 from tests.helpers.programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,16 +107,33 @@ def test_ci_workflow_runs_every_section_once():
     assert sorted(sum(ran, [])) == sorted(sections())
 
 
-def test_docker_image_is_made_by_scripts_of_the_tree():
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("name", "script", "lock"),
+    [
+        ("Dockerfile", ".ci/image", "requirements.lock"),
+        ("Dockerfile.tpu", "bin/setup", "requirements-3.10.lock"),
+    ],
+)
+def test_docker_image_is_made_by_scripts_of_the_tree(name, script, lock):
+    text = (ROOT / name).read_text(encoding="utf-8")
     told = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     [folder] = re.findall(r"^COPY \. (\S+)$", told, re.MULTILINE)
     named = re.findall(rf"{folder}/([\w./-]+)", told)
-    assert ".ci/image" in named
-    # .venv is what .ci/image makes there.
+    assert script in named
+    # .venv is what the script makes there.
     assert all((ROOT / path).exists() for path in named if not path.startswith(".venv/"))
     [python] = re.findall(r"^FROM python:(3\.\d+)-", told, re.MULTILINE)
-    assert (ROOT / "requirements.lock").read_text().partition("Python ")[2].startswith(python)
+    assert (ROOT / lock).read_text().partition("Python ")[2].startswith(python)
+
+
+def test_gke_job_is_a_command_that_the_parser_accepts():
+    job = yaml.safe_load((ROOT / "docs" / "gke_job.yaml").read_text(encoding="utf-8"))
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    command, *words = container["command"]
+    assert command == "t5_mesh_transformer"
+    flag_values = flags.parse([command, *words])
+    assert flag_values["finetune_steps"].value == 1000
+    assert all((ROOT / "gin" / path).is_file() for path in flag_values["gin_file"].value)
 
 
 def test_docker_image_includes_all_tracked_files():
