@@ -19,19 +19,22 @@ Importing this module does not import TensorFlow.
 import dataclasses
 import hashlib
 import json
+import logging
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
+import t0
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit
 from t0.caching.prompted_rows import RowRange
 from t0.caching.split_state import JoinParts, PartInfo, SplitOutcome, SplitSpec, conclude
 from t0.caching.workers import RowRangeWorker, ShardRunWorker, execute
-from t0.errors import UserError, reading
+from t0.errors import UserError, printable, reading
 from t0.files import paths, publishing, write_whole
 from t0.files.untrusted import parsed_json
 
@@ -67,8 +70,8 @@ def run_on_beam(
         removed at the end.
 
     Raises:
-      UserError: if the job service does not answer, or the pipeline ended without an outcome for
-        some split.
+      UserError: if the job service does not answer, the pipeline fails, for example because a
+        worker is lost, or it ends without an outcome for some split.
     """
     options_of_beam = PipelineOptions(list(pipeline_options))
     _check_job_service(options_of_beam.view_as(PortableOptions).job_endpoint)
@@ -82,6 +85,7 @@ def run_on_beam(
     )
     earlier_results = [(str(split), done) for split in specs for done in results[split].items()]
     by_name = {str(split): spec for split, spec in specs.items()}
+    logging.getLogger().addFilter(_is_no_reason)
     try:
         with beam.Pipeline(options=options_of_beam) as pipeline:
             earlier_parts = pipeline | "parts of earlier runs" >> beam.Create(earlier_results)
@@ -93,8 +97,30 @@ def run_on_beam(
             joins = _Join(by_name, options, parts_dir, run_dir)
             _ = (*new_parts, earlier_parts) | beam.Flatten() | beam.GroupByKey() | beam.ParDo(joins)
         yield from _read_outcomes(specs, run_dir)
+    except RuntimeError as error:  # the only class of Beam's runners
+        lines = str(error).split("\n")
+        reason = next((line for line in reversed(lines) if line.strip()), "no reason was sent")
+        raise UserError(
+            f"the pipeline failed: {printable(reason.strip()):.300}; see the runner's log. The same "
+            "command continues after the parts that are finished"
+        ) from error
     finally:
+        logging.getLogger().removeFilter(_is_no_reason)
         paths.remove(run_dir)
+
+
+def _is_no_reason(record: logging.LogRecord) -> bool:
+    """Returns False for a traceback of the job service, which a RuntimeError repeats."""
+    return record.module != "portable_runner" or record.levelno < logging.ERROR
+
+
+def code_version() -> str:
+    """Returns the version of this package with a hash of its code: "1.0.0 (0123456789ab)"."""
+    folder = Path(t0.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return f"{t0.__version__} ({digest.hexdigest()[:12]})"
 
 
 def _check_job_service(endpoint: str | None) -> None:
@@ -125,8 +151,15 @@ class _Make(beam.DoFn):
 
     def __init__(self, start: RowRangeWorker | ShardRunWorker) -> None:
         self._start = start
+        self._version = code_version()
 
     def setup(self) -> None:
+        here = code_version()
+        if here != self._version:
+            raise UserError(
+                f"a worker has t0 {here}, but the command has t0 {self._version}: make the workers' "
+                "image from the command's commit"
+            )
         self._execute = self._start()
 
     def process(self, element: Any) -> Iterator[tuple[str, tuple[int, PartInfo | SplitOutcome]]]:

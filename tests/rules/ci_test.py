@@ -126,6 +126,14 @@ def test_docker_image_is_made_by_scripts_of_the_tree(name, script, lock):
     assert (ROOT / lock).read_text().partition("Python ")[2].startswith(python)
 
 
+def test_docker_image_of_workers_has_the_beam_of_the_lock():
+    text = (ROOT / "Dockerfile.worker").read_text(encoding="utf-8")
+    [(python, version)] = re.findall(r"beam_python(3\.\d+)_sdk:(\S+)", text)
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    assert f"\napache-beam=={version} " in lock
+    assert lock.partition("Python ")[2].startswith(python)
+
+
 def test_gke_job_is_a_command_that_the_parser_accepts():
     job = yaml.safe_load((ROOT / "docs" / "gke_job.yaml").read_text(encoding="utf-8"))
     [container] = job["spec"]["template"]["spec"]["containers"]
