@@ -117,10 +117,9 @@ def _is_no_reason(record: logging.LogRecord) -> bool:
 def code_version() -> str:
     """Returns the version of this package with a hash of its code: "1.0.0 (0123456789ab)"."""
     folder = Path(t0.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
-    return f"{t0.__version__} ({digest.hexdigest()[:12]})"
+    files = sorted(folder.rglob("*.py"))
+    text = "\n".join(f"{path.relative_to(folder)} {paths.sha256(str(path))}" for path in files)
+    return f"{t0.__version__} ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
 
 
 def _check_job_service(endpoint: str | None) -> None:

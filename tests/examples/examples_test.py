@@ -24,8 +24,8 @@ MODULES = {
 }
 COMMANDS = (*MODULES, "accelerate", "python")
 # Examples that do not train one model with the TensorFlow engine.
-OTHERS = {"adapters", "infer", "seq2seq_trainer"}
-NO_PLOT = {"custom_model", "infer", "seq2seq_trainer"}
+OTHERS = {"adapters", "infer", "mmlu", "seq2seq_trainer"}
+NO_PLOT = {"custom_model", "infer", "mmlu", "seq2seq_trainer"}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 
 # What is appended to each command to make it short, and the example whose model it needs.
@@ -42,6 +42,7 @@ FEW_STEPS = {
     "qa": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
+    "mmlu": (["--limit=4"], "own_prompts"),
     "seq2seq_trainer": (["--max_steps=4", "--batch=4", "--cpu"], None),
 }
 RANKED = {"t0_finetune": 5, "own_prompts": 2, "custom_model": 2}  # tasks
@@ -117,7 +118,7 @@ def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin,
         else:
             steps.append(flags.finetune_steps)
     # What is appended to the command reaches the training, the first to run.
-    assert steps[:1] == {"infer": [None], "seq2seq_trainer": []}.get(name, [4])
+    assert steps[:1] == {"infer": [None], "mmlu": [], "seq2seq_trainer": []}.get(name, [4])
 
 
 def _called(name, tmp_path):
@@ -236,6 +237,18 @@ def test_example_predictions_and_checkpoint_conversion(ran):
         assert [line["inputs"] for line in found] == inputs
         assert all(line["score"] < 0 for line in found)
     assert (out / "huggingface" / "model.safetensors").exists()
+
+
+@pytest.mark.exhaustive
+def test_example_ranks_questions_with_solved_ones_before(ran):
+    out = ran("mmlu")
+    (results,) = (out / "eval").glob("results_*.json")
+    tasks = json.loads(results.read_text())["tasks"]
+    assert list(tasks) == [
+        f"mmlu_{subject}_letters_5shot_score_eval"
+        for subject in ("harbour_logistics", "kitchen_chemistry")
+    ]
+    assert all(entry["examples"] == 4 for entry in tasks.values())
 
 
 @pytest.mark.exhaustive
