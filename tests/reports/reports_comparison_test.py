@@ -301,6 +301,11 @@ def test_prompts_of_a_run_that_are_numbered_differently_are_not_paired(evaluatio
     grid = shared_grid([[task.scores for task in run.tasks]])
     assert len(grid.rows) == 80  # no row of one prompt is a row of the other
     assert grid.present.sum(axis=0).tolist() == [1] * 80
+    lines = [line | {"document": str(line["idx"] // 4)} for line in lines]
+    made.add("a", "mine", "a", lines).add("b", "mine", "b", lines, numbered_by="example")
+    (run,) = read_runs([made.write()])
+    grid = shared_grid([[task.scores for task in run.tasks]])
+    assert set(grid.documents) == {f"{kind}{n}" for kind in ("", "example ") for n in range(10)}
     made.add("b", "mine", "b", lines)
     (run,) = read_runs([made.write()])
     assert not run.notes
