@@ -205,7 +205,7 @@ def _find_covered(
       the tasks; the grid; and bool [E], whether each example is clean. Without tasks, the last two
       are None.
     """
-    tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
+    tasks, grid = accuracies.shared_tasks([[accuracies.scored_tasks(run, dataset)] for run in runs])
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
         return [], None, None

@@ -29,7 +29,7 @@ from typing import Any
 from t0.errors import UserError
 from t0.reports import accuracies
 from t0.reports.accuracies import SIGNIFICANT, Grid
-from t0.reports.evaluations import EvaluatedRun, RankedTask, dataset_groups
+from t0.reports.evaluations import RankedTask, dataset_groups
 from t0.reports.published import title_of
 from t0.reports.report_runs import NamedRun, check_comparable, notes_on
 from t0.reports.statistics import CONFIDENCE, tied_sets
@@ -176,19 +176,18 @@ def _compare_dataset(
     The comparison is impossible if fewer than two runs scored the dataset, or if they share no
     example. For each run, prompt or example that is left out, a sentence is appended to `notes`.
     """
-    task_names = {
-        i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
+    tasks_of = {
+        i: [accuracies.scored_tasks(seed, dataset) for seed in run.seeds]
         for i, run in enumerate(runs)
     }
-    scored = [i for i, seed_names in task_names.items() if all(seed_names)]
+    scored = [i for i, seeds in tasks_of.items() if all(seeds)]
     if len(scored) < 2:
         names = ", ".join(runs[i].name for i in scored) or "none in all its seeds"
         notes.append(f"{dataset} is left out: fewer than two runs have scores of it ({names}).")
         return None
-    seeds = [runs[i].seeds for i in scored]
-    tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
-    notes += _describe_omitted_prompts(dataset, {runs[i].name: task_names[i] for i in scored})
-    notes += _describe_numbering(dataset, seeds)
+    by_run = {runs[i].name: tasks_of[i] for i in scored}
+    tasks, grid = accuracies.shared_tasks([*by_run.values()], any_texts=any_texts)
+    notes += _describe_omitted_prompts(dataset, by_run)
     if grid is None:
         notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
         return None
@@ -234,31 +233,32 @@ def _compare_grids(
     )
 
 
-def _describe_omitted_prompts(dataset: str, names: Mapping[str, Sequence[set[str]]]) -> list[str]:
-    common = set.intersection(*(tasks for seed_names in names.values() for tasks in seed_names))
+def _describe_omitted_prompts(
+    dataset: str, runs: Mapping[str, Sequence[Mapping[str, RankedTask]]]
+) -> list[str]:
+    """Returns notes about prompts that some runs lack, or number in another way.
+
+    Args:
+      dataset: the dataset's name.
+      runs: name of a run -> for each of its seeds, the scored tasks of the dataset.
+    """
+    numbered = accuracies.collect_numberings([*runs.values()])
     notes = []
-    for run, seed_names in names.items():
-        left_out = sorted(set.union(*seed_names) - common)
+    for run, seeds in runs.items():
+        left_out = sorted(set().union(*seeds) - numbered.keys())
         if left_out:
             examples = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
             notes.append(
                 f"{dataset}: {run} has prompts that not every run has: {examples} "
-                f"({len(left_out)} in all). The {len(common)} prompts of all runs are compared."
+                f"({len(left_out)} in all). The {len(numbered)} prompts of all runs are compared."
             )
+    left_out = [name for name, numberings in numbered.items() if len(numberings) > 1]
+    if left_out:
+        notes.append(
+            f"{dataset}: {len(left_out)} prompts, such as {left_out[0]}, are left out, because "
+            "some runs number their examples by row and others do not. Evaluate them again"
+        )
     return notes
-
-
-def _describe_numbering(dataset: str, runs: Sequence[Sequence[EvaluatedRun]]) -> list[str]:
-    tasks = [accuracies.scored_tasks(seed, dataset) for seeds in runs for seed in seeds]
-    common = [name for name in tasks[0] if all(name in names for names in tasks)]
-    numbered = {name: {names[name].scores.numbered_by for names in tasks} for name in common}
-    left_out = [name for name, kinds in numbered.items() if len(kinds) > 1]
-    if not left_out:
-        return []
-    return [
-        f"{dataset}: {len(left_out)} prompts, such as {left_out[0]}, are left out, because some "
-        "runs number their examples by row and others do not. Evaluate them again"
-    ]
 
 
 def _describe_omitted_examples(
