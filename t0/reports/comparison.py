@@ -3,7 +3,7 @@
     runs, baseline = read_named_runs(["eval"])
     comparison = compare(runs, baseline=baseline) if len(runs) > 1 else None
     comparison                         # None; otherwise comparison.rows, .notes
-    tables = comparison_tables(comparison) if comparison else []
+    rows = comparison_rows(comparison) if comparison else {}
 
 Runs are compared on each dataset, with the prompts and examples that all of them scored. If a run
 has no scores for a dataset, only the other runs are compared on this dataset. The p-values of the
@@ -22,7 +22,7 @@ datasets that all runs have.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,24 +32,9 @@ from t0.reports.accuracies import SIGNIFICANT, Grid
 from t0.reports.evaluations import RankedTask, dataset_groups
 from t0.reports.published import title_of
 from t0.reports.report_runs import NamedRun, check_comparable, notes_on
-from t0.reports.statistics import CONFIDENCE, tied_sets
-from t0.reports.tables import (
-    MARK,
-    ReportColumn,
-    ReportTable,
-    Row,
-    interval,
-    number,
-    p_value,
-    prompt_name,
-    signed,
-)
+from t0.reports.statistics import tied_sets
+from t0.reports.tables import MARK, Row
 
-_PERCENT = round(100 * CONFIDENCE)
-# With more runs, the intervals of all accuracies do not fit into 80 columns of a terminal.
-_RUNS_WITH_INTERVALS = 2
-_DATASET = ReportColumn("title", "Dataset", "dataset", css="t head", kind="name")
-_RUN = ReportColumn("run", "Run", "run", css="t short", kind="run")
 _LEGEND = (
     "diff.: run minus {baseline}, points; interval: for other examples and prompts; adj. p: over "
     "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the smallest "
@@ -300,16 +285,45 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
     return stats.false_discovery_control(p_values).tolist() if p_values else []
 
 
-# The tables of a comparison.
+# The rows of the tables, and the texts about them.
 
 
-def comparison_tables(comparison: RunComparison) -> list[ReportTable]:
-    """Returns the tables of a comparison, in the order of the page."""
-    return [
-        _make_accuracy_table(comparison),
-        _make_difference_table(comparison),
-        _make_prompt_table(comparison),
-    ]
+def comparison_rows(comparison: RunComparison) -> dict[str, list[Row]]:
+    """Returns name of a table -> its rows, for the tables about a comparison."""
+
+    def name(row: ComparedDataset, position: int) -> dict[str, Any]:
+        run = comparison.runs[position]
+        names = {"dataset": row.dataset, "title": row.title, "run": run.name}
+        return names | {"label": run.name, MARK: run.mark}
+
+    return {
+        "accuracies": [_make_accuracy_row(comparison, row) for row in comparison.rows],
+        "differences": [
+            name(row, run) | difference
+            for row in comparison.rows
+            for run, difference in row.differences.items()
+        ],
+        "prompt_differences": [
+            name(row, run) | prompt
+            for row in comparison.rows
+            for run, prompts in row.prompts.items()
+            for prompt in prompts
+        ],
+    }
+
+
+def _make_accuracy_row(comparison: RunComparison, row: ComparedDataset) -> dict[str, Any]:
+    names = {run: comparison.runs[run].name for run in row.runs}
+    return {
+        "dataset": row.dataset,
+        "title": row.title,
+        "group": row.group,
+        "prompts": row.number_of_prompts,
+        "examples": row.number_of_examples,
+        "accuracies": {names[run]: accuracy for run, accuracy in row.accuracies.items()},
+        "tied_sets": [[names[run] for run in group] for group in row.tied],
+        "letters": {names[run]: tied_letters(row, run) for run in row.runs},
+    }
 
 
 def legend_lines(comparison: RunComparison) -> list[str]:
@@ -337,141 +351,3 @@ def tied_letters(row: ComparedDataset, run: int) -> str:
     if len(sets) < 2:
         return ""
     return "".join(chr(ord("a") + position) for position, group in enumerate(sets) if run in group)
-
-
-def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
-    rows: list[dict[str, Any]] = []
-    for row in comparison.rows:
-        names = {run: comparison.runs[run].name for run in row.runs}
-        rows.append(
-            {
-                "dataset": row.dataset,
-                "title": row.title,
-                "group": row.group,
-                "prompts": row.number_of_prompts,
-                "examples": row.number_of_examples,
-                "accuracies": {names[run]: a for run, a in row.accuracies.items()},
-                "tied_sets": [[names[run] for run in group] for group in row.tied],
-                "letters": {names[run]: tied_letters(row, run) for run in row.runs},
-            }
-        )
-    columns = [
-        _DATASET,
-        ReportColumn("prompts", "Prompts", "pr."),
-        ReportColumn("examples", "Examples", "ex."),
-    ]
-    for run in comparison.runs:
-        letter = run.mark.letter
-        text = _accuracy_formatter(run.name, "{mean:.1f} {letters}", missing="–")
-        detail = _accuracy_formatter(run.name, "{low:.1f} to {high:.1f}")
-        has_room = len(comparison.runs) <= _RUNS_WITH_INTERVALS
-        columns.append(
-            ReportColumn("title", letter, "" if has_room else letter, text=text, detail=detail)
-        )
-        if has_room:
-            long_text = _accuracy_formatter(
-                run.name, "{mean:.1f} ({low:.1f} to {high:.1f}) {letters}", missing="–"
-            )
-            columns.append(ReportColumn("title", "", letter, text=long_text))
-    note = (
-        "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
-        f"type the {_PERCENT} % interval for other examples and prompts. Runs that share a small "
-        "letter do not differ significantly on that dataset; without letters, no two runs do."
-    )
-    return ReportTable("accuracies", "Compared accuracy (%)", columns, rows, note)
-
-
-def _accuracy_formatter(name: str, template: str, missing: str = "") -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        accuracy = row["accuracies"].get(name)
-        letters = row["letters"].get(name)
-        return template.format(letters=letters, **accuracy).strip() if accuracy else missing
-
-    return text
-
-
-def _make_difference_table(comparison: RunComparison) -> ReportTable:
-    rows = [
-        _name_row(comparison, row, run) | difference
-        for row in comparison.rows
-        for run, difference in row.differences.items()
-    ]
-    letter = comparison.baseline_letter
-    columns = (
-        _DATASET,
-        _RUN,
-        ReportColumn("difference", "Difference", "diff.", signed, detail=interval),
-        ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval),
-        ReportColumn("fixed_low", "These prompts", text=lambda row: interval(row, "fixed")),
-        ReportColumn("adjusted_p_value", "Adjusted p", "adj. p", p_value),
-        ReportColumn("detectable", "Detectable", "detect."),
-        ReportColumn("correlation", "Correlation", "", lambda value: number(value, 2)),
-        ReportColumn(
-            "better", "Better / worse prompts", "+/−", text=_pair_formatter("better", "worse")
-        ),
-        ReportColumn(
-            "won",
-            "Won / lost",
-            "won/lost",
-            text=_pair_formatter("won", "lost"),
-            detail=_format_differing,
-        ),
-        ReportColumn("examples", "Examples"),
-    )
-    note = (
-        "In percentage points, paired by prompt and example; in small type the interval for other "
-        "examples and prompts, under “These prompts” for other examples only. Adjusted p: by "
-        "Benjamini and Hochberg over this table. Detectable: the smallest true difference that an "
-        "evaluation like this finds in four of five cases. Correlation: between the two runs’ "
-        "means by example; pairing makes use of it. Better and worse: prompts with McNemar’s p "
-        "below 0.05, before any correction. Won and lost: examples that the run has right under "
-        "more, and under fewer, prompts."
-    )
-    title = f"Difference from {letter}"
-    return ReportTable("differences", title, columns, rows, note, file="report_differences.csv")
-
-
-def _name_row(comparison: RunComparison, row: ComparedDataset, position: int) -> dict[str, Any]:
-    run = comparison.runs[position]
-    return {"dataset": row.dataset, "title": row.title, "run": run.name, MARK: run.mark}
-
-
-def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
-    return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
-
-
-def _format_differing(row: Row) -> str:
-    if row["differing"] is None:
-        return ""
-    return f"{row['differing']:,} of {row['examples']:,} examples differ"
-
-
-def _make_prompt_table(comparison: RunComparison) -> ReportTable:
-    rows = [
-        _name_row(comparison, row, run) | prompt
-        for row in comparison.rows
-        for run, prompts in row.prompts.items()
-        for prompt in prompts
-    ]
-    columns = (
-        ReportColumn("title", "Dataset", css="t"),
-        _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", text=prompt_name),
-        ReportColumn("first_accuracy", "Baseline"),
-        ReportColumn("second_accuracy", "Run’s"),
-        ReportColumn("difference", "Difference", "", signed, detail=interval),
-        ReportColumn("first_only", "Only baseline right"),
-        ReportColumn("second_only", "Only run right"),
-        ReportColumn("p_value", "McNemar p", "", p_value, detail=_format_mid_p),
-    )
-    note = (
-        "Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
-        "neither is adjusted for the number of prompts."
-    )
-    file = "report_prompt_differences.csv"
-    title = "Differences of each prompt"
-    return ReportTable("prompt_differences", title, columns, rows, note, file=file, long=True)
-
-
-def _format_mid_p(row: Row) -> str:
-    return f"mid-p {p_value(row['mid_p_value'])}"

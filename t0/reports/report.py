@@ -36,21 +36,17 @@ from t0.files import paths
 from t0.files.any_path import any_path
 from t0.files.publishing import remove_leftovers, write_whole, writing
 from t0.reports.clean_examples import read_overlap
-from t0.reports.comparison import RunComparison, compare, comparison_tables, legend_lines
+from t0.reports.comparison import RunComparison, compare, legend_lines
 from t0.reports.diagnosis import reliability_rows
 from t0.reports.evaluation_plots import Plot, axis_label, list_plots
-from t0.reports.evaluation_tables import (
-    PROMPTS_FILE,
-    decoded_results,
-    evaluation_tables,
-    group_table,
-)
+from t0.reports.evaluation_rows import decoded_results
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
 from t0.reports.held_out import headlines, held_out_means
 from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg, themed
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
+from t0.reports.report_tables import PROMPTS_FILE, group_table, report_tables
 from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.tables import MARK, ReportTable, Row, fact, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table
@@ -122,9 +118,7 @@ class EvaluationReport:
             several = len(self.runs) > 1
             lines += [f"{run.mark.letter} " * several + run.label for run in self.runs]
         for name, table in self.tables.items():
-            value_columns = [column for column in table.columns if column.kind != "run"]
-            is_shown = any(column.short for column in value_columns) and table.shown_rows
-            if is_shown and not (comparison and name in _REPLACED):
+            if table.is_in_terminal and not (comparison and name in _REPLACED):
                 lines += ["", table.title, *table.lines(width)]
         return lines
 
@@ -226,14 +220,13 @@ def read_report(
     comparison, compared_notes = _compare_runs(
         named, position, any_texts=any_texts, must_compare=must_compare
     )
-    tables = evaluation_tables(runs, read_overlap(overlap_path) if overlap_path else None)
-    tables += comparison_tables(comparison) if comparison else []
-    tables_by_name = {table.name: table for table in tables}
+    overlap = read_overlap(overlap_path) if overlap_path else None
+    tables = {table.name: table for table in report_tables(runs, overlap, comparison)}
     caller_notes = [*notes, *(note for run in curves for note in run.notes)]
     all_notes = dict.fromkeys(
         [*map(printable, caller_notes), *(n for run in runs for n in run.notes)]
     )
-    metrics = tables_by_name["metrics"].rows if "metrics" in tables_by_name else []
+    metrics = tables["metrics"].rows if "metrics" in tables else []
     return EvaluationReport(
         title=printable(title or ("T0 evaluation" if runs else "Training runs")),
         notes=(
@@ -244,7 +237,7 @@ def read_report(
         ),
         runs=runs,
         comparison=comparison,
-        tables=tables_by_name,
+        tables=tables,
         reliabilities=reliability_rows(runs),
         curves=curves,
     )

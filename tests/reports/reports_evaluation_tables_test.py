@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from t0.reports import read_named_runs, read_report, write_report
-from t0.reports.evaluation_tables import decoded_results, group_table
+from t0.reports.evaluation_rows import decoded_results
 from t0.reports.published import (
     held_out_titles,
     published_accuracies,
     published_mean,
     published_means,
 )
+from t0.reports.report_tables import group_table
 from t0.reports.tables import MARK
 from tests.reports.made_up_evaluations import (
     SIGNATURE,

@@ -1,9 +1,7 @@
-"""Computes the tables of evaluated runs: by dataset, prompt, normalization, class and metric.
+"""Computes the rows of evaluated runs: by dataset, prompt, normalization, class and metric.
 
     runs = read_runs([Path("eval")])
-    tables = {table.name: table for table in evaluation_tables(runs)}
-    tables["datasets"].records()[0]["mean"]
-    print(tables["prompts"].csv())
+    evaluation_rows(runs)["datasets"][0]["mean"]
     rows = normalization_rows(runs)
     rows[0]["sum"], rows[0]["characters"], rows[0]["decoded"]      # means over prompts, in percent
 
@@ -31,16 +29,15 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from t0.errors import printable
+from t0.measures.choice_lengths import LENGTHS
 from t0.measures.rank_measures import CLASS_MEASURES, MEASURES, measure
 from t0.reports import accuracies
 from t0.reports.accuracies import bounds
 from t0.reports.clean_examples import Overlap, clean_rows
 from t0.reports.diagnosis import diagnose
-from t0.reports.evaluation_plots import axis_label
 from t0.reports.evaluations import (
     DecodedTask,
     EvaluatedRun,
@@ -49,43 +46,20 @@ from t0.reports.evaluations import (
     last_of_series,
 )
 from t0.reports.example_scores import ExampleScores
-from t0.reports.examples import cut_in_middle
-from t0.reports.published import MODELS, held_out_titles, published_mean, title_of
-from t0.reports.statistics import CONFIDENCE
-from t0.reports.tables import (
-    MARK,
-    ReportColumn,
-    ReportTable,
-    Row,
-    interval,
-    number,
-    p_value,
-    prompt_name,
-    signed,
-    span,
-)
+from t0.reports.published import MODELS, published_mean, title_of
+from t0.reports.tables import MARK, Row
 
-# Column of `normalization_rows` -> its heading in tables.
-NORMALIZATIONS = {
-    "sum": "Sum",
-    "tokens": "By tokens",
-    "characters": "By characters",
-    "decoded": "Decoded",
-}
+# The columns of `normalization_rows`.
+NORMALIZATIONS = ("sum", *LENGTHS, "decoded")
 # Matches the name of a group that is a task of Super-NaturalInstructions. All other groups are
 # categories, which come first.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
-PROMPTS_FILE = "report.csv"
-_PERCENT = round(100 * CONFIDENCE)
-_MOST_TERMINAL_ROWS = 40
-_RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
-_DATASET = ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="name")
 
 
-def evaluation_tables(
+def evaluation_rows(
     runs: Sequence[EvaluatedRun], overlap: Overlap | None = None
-) -> list[ReportTable]:
-    """Returns the non-empty tables of a report, in the order of the page.
+) -> dict[str, list[Row]]:
+    """Returns name of a table -> its rows, for the tables about single runs.
 
     Args:
       runs: the evaluated checkpoints.
@@ -96,23 +70,17 @@ def evaluation_tables(
     """
     prompts = prompt_rows(runs)
     datasets = dataset_rows(runs, prompts)
-    tables = [
-        _make_dataset_table(datasets),
-        _make_clean_table(runs, overlap),
-        _make_normalization_table(runs),
-        _make_class_mean_table(datasets),
-        _make_rank_metric_table(prompts),
-        _make_metric_table(metric_rows(runs)),
-        _make_prompt_table(prompts),
-        _make_class_table(prompts),
-    ]
-    return [_hide_run(table, runs) for table in tables if table.rows]
-
-
-def _hide_run(table: ReportTable, runs: Sequence[EvaluatedRun]) -> ReportTable:
-    """Removes the column of the run if there is only one run."""
-    columns = [column for column in table.columns if column != _RUN or len(runs) > 1]
-    return dataclasses.replace(table, columns=columns)
+    metrics = [r for r in metric_rows(runs) if not r["group"] or r["value"] is not None]
+    return {
+        "datasets": datasets,
+        "clean_part": _name_rows(clean_rows(runs, overlap) if overlap else [], runs),
+        "ways": _name_rows(normalization_rows(runs), runs),
+        "class_means": _class_mean_rows(datasets),
+        "rank_metrics": _expand(prompts, _list_other_metrics),
+        "metrics": metrics,
+        "prompts": prompts,
+        "classes": _expand(prompts, lambda row: (row["predictions"] or {}).get("classes") or ()),
+    }
 
 
 # Datasets, prompts and classes.
@@ -205,97 +173,12 @@ def _mean_accuracy(scores: Sequence[ExampleScores | None]) -> dict[str, float] |
     return accuracies.accuracy([accuracies.shared_grid([scores])], 0) if all(scores) else None
 
 
-def _make_dataset_table(rows: Sequence[Row]) -> ReportTable:
-    references = any(row["dataset"] in held_out_titles() for row in rows)
-    has_intervals = any(row["interval_low"] is not None for row in rows)
-    interval_column = ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval)
-    columns = (
-        ReportColumn("dataset", "", "dataset", css="t"),
-        ReportColumn("title", "Dataset", css="t head", kind="name", detail=_format_dataset_name),
-        _RUN,
-        ReportColumn("group", "Group", css="t short"),
-        ReportColumn("prompts", "Prompts", "prompts"),
-        ReportColumn("most_examples", "Examples", "examples", text=_format_examples),
-        ReportColumn("mean", "Mean", "mean", detail=interval),
-        *([interval_column] if has_intervals else []),
-        ReportColumn("median", "Median", "median", detail=_format_quartiles),
-        ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
-        ReportColumn("chance", "Chance", "chance"),
-        ReportColumn("majority", "Majority"),
-        *(ReportColumn(model, model, model, css="n ref") for model in MODELS if references),
-        ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Inputs cut"),
-        ReportColumn("truncated_targets", "Targets cut"),
-        ReportColumn("excluded", "Excluded", css="n long", detail=_format_excluded_reasons),
-    )
-    note = (
-        "Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
-        "Accuracy (%) over the prompts of each dataset; in small type the quartiles and the "
-        f"{_PERCENT} % interval of the mean for other examples and other prompts like these (JSON "
-        "also has it for these prompts only). Group: whether T0 held the dataset out or trained on "
-        "it. Majority: always giving the most frequent right answer. Ties, cut texts and excluded "
-        "examples are summed over prompts. Click a heading to sort."
-    )
-    return ReportTable(
-        "datasets",
-        "Accuracy (%) over prompts",
-        columns,
-        rows,
-        note,
-        file="report_datasets.csv",
-        nested=("excluded_reasons",),
-    )
-
-
-def _format_dataset_name(row: Row) -> str:
-    return "" if row["title"] == row["dataset"] else row["dataset"]
-
-
-def _format_examples(row: Row) -> str:
-    return span(row["fewest_examples"], row["most_examples"])
-
-
-def _format_quartiles(row: Row) -> str:
-    return span(row["first_quartile"], row["third_quartile"], 1)
-
-
-def _format_excluded_reasons(row: Row) -> str:
-    return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
-
-
 # Clean examples and normalizations.
 
 
 def _name_rows(rows: Iterable[Row], runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Adds to each row the mark of its run and the title of its dataset."""
     return [{**row, MARK: runs[row["run"]].mark, "title": title_of(row["dataset"])} for row in rows]
-
-
-def _make_clean_table(runs: Sequence[EvaluatedRun], overlap: Overlap | None) -> ReportTable:
-    rows = _name_rows(clean_rows(runs, overlap) if overlap else [], runs)
-    gap_columns = (
-        ReportColumn("gap_all", "Difference, all", "diff. all", signed),
-        ReportColumn("gap_clean", "Difference, clean", "diff. clean", signed),
-        ReportColumn("gap_p_value", "p, clean", "p, clean", p_value),
-    )
-    gap_interval = partial(interval, kind="difference")
-    columns = (
-        _DATASET,
-        _RUN,
-        ReportColumn("examples", "Examples", "examples"),
-        ReportColumn("overlapping", "Overlapping", "overlapping"),
-        ReportColumn("all", "All", "all"),
-        ReportColumn("clean", "Clean", "clean"),
-        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=gap_interval),
-        ReportColumn("p_value", "p", "p", p_value),
-        *(gap_columns if any(row["gap_all"] is not None for row in rows) else ()),
-    )
-    note = (
-        f"{printable(overlap.sentence) if overlap else ''} Clean: accuracy (%) on the other "
-        "examples. The test of clean minus all is paired, because both contain the clean examples."
-    )
-    title = "Accuracy (%) without overlapping examples"
-    return ReportTable("clean_part", title, columns, rows, note)
 
 
 def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
@@ -332,132 +215,13 @@ def _normalized_accuracy(scores: Sequence[ExampleScores], name: str) -> dict[str
     return _mean_accuracy([dataclasses.replace(s, correct=s.right_by[name]) for s in scores])
 
 
-def _make_normalization_table(runs: Sequence[EvaluatedRun]) -> ReportTable:
-    rows = _name_rows(normalization_rows(runs), runs)
-    headings = {
-        key: head for key, head in NORMALIZATIONS.items() if any(r[key] is not None for r in rows)
-    }
-    columns = (
-        _DATASET,
-        _RUN,
-        *(
-            ReportColumn(key, head, head.lower(), detail=partial(interval, kind=key))
-            for key, head in headings.items()
-        ),
-    )
-    note = (
-        "Mean over prompts with its interval. T0’s accuracy uses the plain sum of a choice’s "
-        "log-probabilities. Next to it: the sum divided by the choice’s tokens, and by its "
-        "characters; and whether the decoded answer is the right choice."
-    )
-    return ReportTable("ways", "Accuracy (%) by normalization", columns, rows, note)
-
-
 # Prompts and classes.
 
 
-def _make_prompt_table(rows: Sequence[Row]) -> ReportTable:
-    columns = (
-        ReportColumn("dataset", "Dataset", css="t", text=lambda row: title_of(row["dataset"])),
-        _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", kind="prompt", text=prompt_name),
-        ReportColumn("accuracy_percent", "Accuracy", css="n strong"),
-        ReportColumn("interval_low_percent", "Interval", text=_format_prompt_interval),
-        ReportColumn("chance_percent", "Chance"),
-        ReportColumn("majority_percent", "Majority"),
-        ReportColumn(
-            "most_predicted_percent",
-            "Most predicted",
-            "",
-            lambda value: f"{value:.0f} %",
-            detail=lambda row: cut_in_middle(row["most_predicted_answer"] or "", 40),
-        ),
-        ReportColumn("examples", "Examples"),
-        ReportColumn("ties", "Ties"),
-        ReportColumn("truncated_inputs", "Inputs cut"),
-        ReportColumn("truncated_targets", "Targets cut"),
-        ReportColumn("excluded", "Excluded"),
-    )
-    note = (
-        f"Accuracy (%) of each prompt with its {_PERCENT} % interval. Most predicted: the answer "
-        "that the model gives most often, and how often. A prompt’s name opens its confusion "
-        "matrix, calibration and examples. Click a heading to sort."
-    )
-    return ReportTable(
-        name="prompts",
-        title="Prompts",
-        columns=columns,
-        rows=rows,
-        note=note,
-        file=PROMPTS_FILE,
-        nested=("metrics", "predictions"),
-        long=True,
-    )
-
-
-def _format_prompt_interval(row: Row) -> str:
-    return interval(row, suffix="_percent") or "–"
-
-
-def _make_class_mean_table(datasets: Sequence[Row]) -> ReportTable:
+def _class_mean_rows(datasets: Sequence[Row]) -> list[Row]:
     names = [m.name for m in CLASS_MEASURES]
     keys = ("run", "label", MARK, "step", "dataset", "prompts", *names)
-    rows = [{key: row[key] for key in keys} for row in datasets if row[names[0]] is not None]
-    columns = (_DATASET, _RUN, *(ReportColumn(m.name, m.heading, m.short) for m in CLASS_MEASURES))
-    meanings = " ".join(filter(None, (m.meaning for m in CLASS_MEASURES)))
-    note = f"Mean over the prompts whose choices are the same in all examples. {meanings}"
-    title = "Macro F1 and balanced accuracy (%)"
-    return ReportTable("class_means", title, columns, rows, note)
-
-
-def _make_class_table(prompts: Sequence[Row]) -> ReportTable:
-    rows = _expand(prompts, lambda row: (row["predictions"] or {}).get("classes") or ())
-    columns = [
-        _DATASET,
-        _RUN,
-        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name),
-        ReportColumn("class", "Class", "class", lambda text: cut_in_middle(text, 40), css="t"),
-        ReportColumn("precision", "Precision", "precision"),
-        ReportColumn("recall", "Recall", "recall"),
-        ReportColumn("f1", "F1", "F1"),
-        ReportColumn("support", "Examples", "examples"),
-        ReportColumn("predicted", "Predicted", "predicted"),
-    ]
-    note = (
-        "Precision, recall and F1 (%) of each class of the prompts whose choices are the same in "
-        "all examples. Examples: how often the class is right. A dash: the class is never "
-        "predicted, or has no examples."
-    )
-    return ReportTable(
-        name="classes",
-        title="Metrics per class (%)",
-        columns=_hide_many(columns, rows),
-        rows=rows,
-        note=note,
-        file="report_classes.csv",
-        long=True,
-    )
-
-
-def _make_rank_metric_table(prompts: Sequence[Row]) -> ReportTable:
-    """Returns the table of the metrics in results files, which can be a user's own."""
-    rows = _expand(prompts, _list_other_metrics)
-    columns = [
-        _DATASET,
-        _RUN,
-        ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name),
-        ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
-        ReportColumn("value", "Value", "value", _format_two_digits, css="n strong"),
-    ]
-    return ReportTable(
-        name="rank_metrics",
-        title="Metrics of the ranked tasks",
-        columns=_hide_many(columns, rows),
-        rows=rows,
-        note="The other metrics of the tasks (`metric_fns`), as the evaluation computed them.",
-        file="report_rank_metrics.csv",
-        long=True,
-    )
+    return [{key: row[key] for key in keys} for row in datasets if row[names[0]] is not None]
 
 
 def _list_other_metrics(row: Row) -> list[Row]:
@@ -469,13 +233,6 @@ def _expand(prompts: Sequence[Row], details: Callable[[Row], Iterable[Row]]) -> 
     """Returns a row for each detail of each prompt, which also names the prompt."""
     keys = ("run", "label", MARK, "step", "dataset", "prompt", "task")
     return [{key: row[key] for key in keys} | detail for row in prompts for detail in details(row)]
-
-
-def _hide_many(columns: Sequence[ReportColumn], rows: Sequence[Row]) -> Sequence[ReportColumn]:
-    """Hides the columns in the terminal if there are many rows."""
-    if len(rows) <= _MOST_TERMINAL_ROWS:
-        return columns
-    return [dataclasses.replace(column, short="") for column in columns]
 
 
 # Metrics of mode `eval`.
@@ -540,54 +297,20 @@ def _make_value_row(
     }
 
 
-def _make_metric_table(values: Sequence[Row]) -> ReportTable:
-    rows = [row for row in values if not row["group"] or row["value"] is not None]
-    columns = (
-        ReportColumn("task", "Task", "task", css="t head", kind="name"),
-        ReportColumn("metric", "Metric", "metric", axis_label, css="t wide"),
-        _RUN,
-        ReportColumn(
-            "value", "Value", "value", _format_two_digits, detail=interval, css="n strong"
-        ),
-        ReportColumn("examples", "Examples", "examples"),
-        ReportColumn("truncated_inputs", "Inputs cut"),
-        ReportColumn("truncated_targets", "Targets cut"),
-    )
-    note = (
-        "The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small type "
-        f"the {_PERCENT} % interval over other examples, if the evaluation computed one. Cut: "
-        "texts longer than the limits of the evaluation. Click a heading to sort."
-    )
-    return ReportTable(
-        name="metrics",
-        title="Metrics of the tasks",
-        columns=columns,
-        rows=rows,
-        note=note,
-        file="report_metrics.csv",
-        long=True,
-        shown=lambda row: not row["group"],
-    )
+def group_rows(
+    runs: Sequence[EvaluatedRun], task: str
+) -> tuple[list[dict[str, Any]], Sequence[str]]:
+    """Returns a row for each group of a task and each run, and the metrics of the task.
 
-
-def _format_two_digits(value: float) -> str:
-    return number(value, 2)
-
-
-def group_table(runs: Sequence[EvaluatedRun], task: str) -> ReportTable:
-    """Returns the table of a task's metrics by category and by subtask, if it has any."""
+    The value of a metric has the key `metric <name>`.
+    """
     tasks = _group_by_task(runs).get(task, {})
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for value in _group_rows(runs, tasks):
         row = {"group": value["group"], "label": value["label"], MARK: value[MARK]}
         row = rows.setdefault((value["group"], value["run"]), row)
         row[f"metric {value['metric']}"] = value["value"]
-    columns = [ReportColumn("group", "Group", css="t head"), _RUN]
-    for metric in _list_metrics(tasks):
-        head = axis_label(metric)
-        column = ReportColumn(f"metric {metric}", head, "", _format_two_digits, css="n strong")
-        columns.append(column)
-    return _hide_run(ReportTable(f"{task}-groups", "Groups", columns, [*rows.values()]), runs)
+    return [*rows.values()], _list_metrics(tasks)
 
 
 def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:
