@@ -311,13 +311,11 @@ def prompt_gaps(
     return rows
 
 
-def bounds(accuracy: Mapping[str, float] | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an accuracy's interval as columns of a table; None if it is unknown.
+def name_columns(accuracy: Mapping[str, float] | None, **columns: str) -> dict[str, Any]:
+    """Returns column of a table -> value of an accuracy; None if the accuracy is unknown.
 
     Args:
-      accuracy: an accuracy of this module, or None.
-      fixed: whether to add the ends of the interval with fixed prompts.
+      accuracy: the result of `accuracy`, or None.
+      columns: column -> key of the accuracy.
     """
-    columns = {"interval_low": "low", "interval_high": "high"}
-    columns |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}
-    return {column: accuracy and accuracy[end] for column, end in columns.items()}
+    return {column: accuracy and accuracy[key] for column, key in columns.items()}

@@ -32,7 +32,7 @@ import numpy as np
 from t0.measures.calibration import calibration_bins, calibration_error
 from t0.measures.rank_measures import class_shares
 from t0.reports import statistics
-from t0.reports.evaluations import EvaluatedRun
+from t0.reports.evaluations import EvaluatedRun, tasks_by_dataset
 from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.plots import MUTED, Panel, tooltip_id
 from t0.reports.published import title_of
@@ -142,21 +142,20 @@ def measure_classes(confusion: np.ndarray, classes: Sequence[str]) -> list[dict[
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns a row with the calibration for each dataset and run with per-example scores."""
     rows = []
-    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
-        for position, run in enumerate(runs):
-            scores = [t.scores for t in run.tasks if t.dataset == dataset and t.scores]
-            if not scores:
-                continue
-            scores = keep_apart(scores)
-            units = [s.idx if s.documents is None else s.documents for s in scores]
-            _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
-            calibration = calibrate(
-                np.concatenate([s.confidence for s in scores]),
-                np.concatenate([s.correct for s in scores]),
-                clusters=clusters,
-            )
-            names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
-            rows.append(names | calibration)
+    for (dataset, position), tasks in tasks_by_dataset(runs).items():
+        scores = keep_apart([task.scores for task in tasks if task.scores])
+        if not scores:
+            continue
+        units = [s.idx if s.documents is None else s.documents for s in scores]
+        _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
+        calibration = calibrate(
+            np.concatenate([s.confidence for s in scores]),
+            np.concatenate([s.correct for s in scores]),
+            clusters=clusters,
+        )
+        run = runs[position]
+        names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
+        rows.append(names | calibration)
     return rows
 
 

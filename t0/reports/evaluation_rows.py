@@ -28,14 +28,14 @@ has an accuracy under a normalization only if each of its prompts has such an ac
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.errors import printable
 from t0.measures.choice_lengths import LENGTHS
 from t0.measures.rank_measures import CLASS_MEASURES, MEASURES, measure
 from t0.reports import accuracies
-from t0.reports.accuracies import bounds
+from t0.reports.accuracies import name_columns
 from t0.reports.clean_examples import Overlap, clean_rows
 from t0.reports.diagnosis import diagnose
 from t0.reports.evaluations import (
@@ -44,6 +44,7 @@ from t0.reports.evaluations import (
     RankedTask,
     dataset_groups,
     last_of_series,
+    tasks_by_dataset,
 )
 from t0.reports.example_scores import ExampleScores
 from t0.reports.published import MODELS, published_mean, title_of
@@ -51,6 +52,9 @@ from t0.reports.tables import MARK, Row
 
 # The columns of `normalization_rows`.
 NORMALIZATIONS = ("sum", *LENGTHS, "decoded")
+# Column of a dataset's row -> the key of `accuracies.accuracy`.
+_INTERVALS = {"interval_low": "low", "interval_high": "high"}
+_INTERVALS |= {key: key for key in ("fixed_low", "fixed_high")}
 # Matches the name of a group that is a task of Super-NaturalInstructions. All other groups are
 # categories, which come first.
 _INSTRUCTION_TASK = re.compile(r"task\d+_")
@@ -88,14 +92,14 @@ def evaluation_rows(
 
 def prompt_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns a row for each prompt and run."""
+    tasks_of = tasks_by_dataset(runs)
     return [
         {"run": position, "label": run.label, MARK: run.mark, "step": run.step, "group": group}
         | _make_prompt_row(task)
         | {"results_file": printable(str(run.path))}
         for dataset, group in dataset_groups(runs).items()
         for position, run in enumerate(runs)
-        for task in run.tasks
-        if task.dataset == dataset
+        for task in tasks_of.get((dataset, position), ())
     ]
 
 
@@ -109,7 +113,7 @@ def _make_prompt_row(task: RankedTask) -> dict[str, Any]:
         "prompt": task.prompt,
         "task": task.name,
         "accuracy_percent": task.accuracy,
-        **{f"{key}_percent": value for key, value in bounds(accuracy).items()},
+        **name_columns(accuracy, interval_low_percent="low", interval_high_percent="high"),
         "chance_percent": task.chance,
         **(scores.measures if scores else measure(None)),
         "calibration_low_percent": low,
@@ -131,13 +135,14 @@ def dataset_rows(runs: Sequence[EvaluatedRun], prompts: Sequence[Row]) -> list[d
     It has statistics of the accuracies over prompts, counts summed over prompts and, if every
     prompt has per-example scores, the interval of the mean accuracy.
     """
+    tasks_of = tasks_by_dataset(runs)
     rows_of: dict[tuple[str, int], list[Row]] = {}
     for row in prompts:
         rows_of.setdefault((row["dataset"], row["run"]), []).append(row)
     return [
         {key: rows[0][key] for key in ("run", "label", MARK, "step", "dataset")}
         | {"title": title_of(dataset), "group": rows[0]["group"]}
-        | _make_dataset_row([task for task in runs[run].tasks if task.dataset == dataset], rows)
+        | _make_dataset_row(tasks_of[dataset, run], rows)
         for (dataset, run), rows in rows_of.items()
     ]
 
@@ -153,18 +158,17 @@ def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[
     means = ("chance", *(m.name for m in MEASURES if m.averaged))
     totals = ("ties", "truncated_inputs", "truncated_targets")
     reasons = sum((Counter(task.excluded) for task in tasks), Counter())
-    dataset = tasks[0].dataset
     return {
         "prompts": len(tasks),
         "fewest_examples": min(task.examples for task in tasks),
         "most_examples": max(task.examples for task in tasks),
         **accuracies.summarize_spread([task.accuracy for task in tasks]),
-        **bounds(_mean_accuracy([task.scores for task in tasks]), fixed=True),
+        **name_columns(_mean_accuracy([task.scores for task in tasks]), **_INTERVALS),
         **{name: mean(name) for name in means},
         **{name: sum(known(name)) if known(name) else None for name in totals},
         "excluded": reasons.total(),
         "excluded_reasons": dict(sorted(reasons.items())),
-        **{model: published_mean([dataset], model) for model in MODELS},
+        **{model: published_mean([tasks[0].dataset], model) for model in MODELS},
     }
 
 
@@ -193,17 +197,16 @@ def normalization_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
       The last three values are None if a prompt has no accuracy under the normalization.
     """
     rows = []
-    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
-        for position, run in enumerate(runs):
-            scores = [task.scores for task in run.tasks if task.dataset == dataset]
-            if not scores or not all(scores):
-                continue
-            row = {"dataset": dataset, "run": position, "label": run.label, "prompts": len(scores)}
-            for name in NORMALIZATIONS:
-                accuracy = _normalized_accuracy(scores, name)
-                columns = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
-                row |= {column: accuracy and accuracy[key] for column, key in columns.items()}
-            rows.append(row)
+    for (dataset, position), tasks in tasks_by_dataset(runs).items():
+        scores = [task.scores for task in tasks]
+        if not all(scores):
+            continue
+        label = runs[position].label
+        row = {"dataset": dataset, "run": position, "label": label, "prompts": len(scores)}
+        for name in NORMALIZATIONS:
+            columns = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
+            row |= name_columns(_normalized_accuracy(scores, name), **columns)
+        rows.append(row)
     return rows
 
 
@@ -243,32 +246,26 @@ def metric_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
 
     If the value is for a category or a subtask of its task, `group` is the name of this part.
     """
-    by_task = _group_by_task(runs).values()
-    return [
-        row for tasks in by_task for row in (*_whole_rows(runs, tasks), *_group_rows(runs, tasks))
-    ]
-
-
-def _whole_rows(
-    runs: Sequence[EvaluatedRun], tasks: Mapping[int, DecodedTask]
-) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a task's metrics for all of its examples."""
-    for metric in _list_metrics(tasks):
-        for run, task in tasks.items():
-            if metric in task.metrics:
-                yield _make_value_row(runs, run, task, metric)
-
-
-def _group_rows(
-    runs: Sequence[EvaluatedRun], tasks: Mapping[int, DecodedTask]
-) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a task's metrics by category and by subtask."""
-    groups = {group for task in tasks.values() for group in task.groups}
-    for group in sorted(groups, key=lambda name: (bool(_INSTRUCTION_TASK.match(name)), name)):
-        for run, task in tasks.items():
-            if group in task.groups:
-                for metric in _list_metrics(tasks):
-                    yield _make_value_row(runs, run, task, metric, group)
+    rows = []
+    for tasks in _group_by_task(runs).values():
+        metrics = _list_metrics(tasks)
+        rows += [
+            _make_value_row(runs, run, task, metric)
+            for metric in metrics
+            for run, task in tasks.items()
+            if metric in task.metrics
+        ]
+        groups = {group for task in tasks.values() for group in task.groups}
+        rows += [
+            _make_value_row(runs, run, task, metric, group)
+            for group in sorted(
+                groups, key=lambda name: (bool(_INSTRUCTION_TASK.match(name)), name)
+            )
+            for run, task in tasks.items()
+            if group in task.groups
+            for metric in metrics
+        ]
+    return rows
 
 
 def _make_value_row(
@@ -297,20 +294,19 @@ def _make_value_row(
     }
 
 
-def group_rows(
-    runs: Sequence[EvaluatedRun], task: str
-) -> tuple[list[dict[str, Any]], Sequence[str]]:
-    """Returns a row for each group of a task and each run, and the metrics of the task.
+def group_rows(runs: Sequence[EvaluatedRun]) -> dict[str, list[dict[str, Any]]]:
+    """Returns task -> a row for each of its groups and each run, for the tasks with groups.
 
     The value of a metric has the key `metric <name>`.
     """
-    tasks = _group_by_task(runs).get(task, {})
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for value in _group_rows(runs, tasks):
-        row = {"group": value["group"], "label": value["label"], MARK: value[MARK]}
-        row = rows.setdefault((value["group"], value["run"]), row)
-        row[f"metric {value['metric']}"] = value["value"]
-    return [*rows.values()], _list_metrics(tasks)
+    rows_of: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
+    for value in metric_rows(runs):
+        if value["group"]:
+            names = {key: value[key] for key in ("group", "label", MARK)}
+            rows = rows_of.setdefault(value["task"], {})
+            row = rows.setdefault((value["group"], value["run"]), names)
+            row[f"metric {value['metric']}"] = value["value"]
+    return {task: [*rows.values()] for task, rows in rows_of.items()}
 
 
 def _group_by_task(runs: Sequence[EvaluatedRun]) -> dict[str, dict[int, DecodedTask]]:

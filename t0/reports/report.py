@@ -24,7 +24,6 @@ import functools
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ from t0.reports.held_out import headlines, held_out_means
 from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg, themed
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
-from t0.reports.report_tables import PROMPTS_FILE, group_table, report_tables
+from t0.reports.report_tables import PROMPTS_FILE, group_tables, report_tables
 from t0.reports.statistics import CONFIDENCE, POWER
 from t0.reports.tables import MARK, ReportTable, Row, fact, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table
@@ -310,8 +309,8 @@ def _find_absent_classes(runs: Sequence[EvaluatedRun]) -> list[str]:
     for task in (task for run in runs for task in run.tasks):
         scores = task.scores
         if scores and scores.labels:
-            counts = Counter(scores.gold.tolist())
-            support = {name: counts[number] for number, name in enumerate(scores.labels)}
+            counts = scores.confusion.sum(axis=1).tolist()
+            support = dict(zip(scores.labels, counts, strict=True))
             if warning := warn_of_absent_classes(support, task.dataset):
                 warnings.setdefault(task.dataset, {})[task.name] = warning
     return [
@@ -382,7 +381,7 @@ def _render_page(
         several=len(runs) > 1,
         tables=report.tables,
         decoded=decoded_results(runs),
-        group_table=lambda task: group_table(runs, task),
+        group_tables=group_tables(runs),
         figures=plots,
         svgs=svgs,
         fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),

@@ -73,15 +73,17 @@ def report_tables(
     return [_fill(table, rows[table.name], runs) for table in tables if table.name in rows]
 
 
-def group_table(runs: Sequence[EvaluatedRun], task: str) -> ReportTable:
-    """Returns the table of a task's metrics by category and by subtask, if it has any."""
-    rows, metrics = group_rows(runs, task)
-    columns = [ReportColumn("group", "Group", css="t head"), _RUN]
-    for metric in metrics:
-        head = axis_label(metric)
-        column = ReportColumn(f"metric {metric}", head, "", _format_two_digits, css="n strong")
-        columns.append(column)
-    return _fill(ReportTable(f"{task}-groups", "Groups", columns), rows, runs)
+def group_tables(runs: Sequence[EvaluatedRun]) -> dict[str, ReportTable]:
+    """Returns task -> the table of its metrics by category and by subtask, if it has any."""
+    tables = {}
+    for task, rows in group_rows(runs).items():
+        columns = [ReportColumn("group", "Group", css="t head"), _RUN]
+        for key in rows[0]:
+            kind, _, metric = key.partition(" ")
+            if kind == "metric":
+                columns.append(dataclasses.replace(_VALUE, key=key, heading=axis_label(metric)))
+        tables[task] = _fill(ReportTable(f"{task}-groups", "Groups", columns), rows, runs)
+    return tables
 
 
 def _fill(table: ReportTable, rows: Sequence[Row], runs: Sequence[EvaluatedRun]) -> ReportTable:
