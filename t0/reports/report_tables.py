@@ -63,10 +63,9 @@ def report_tables(
       UserError: if the overlap was computed for different rows than the evaluations.
     """
     rows = {name: rows for name, rows in evaluation_rows(runs, overlap).items() if rows}
-    tables = [*_EVALUATION_TABLES]
-    if overlap:
-        note = f"{printable(overlap.sentence)} {_CLEAN.note}"
-        tables[1] = dataclasses.replace(_CLEAN, note=note)
+    definition = f"{printable(overlap.sentence)} " if overlap else ""
+    clean = dataclasses.replace(_CLEAN, note=definition + _CLEAN.note)
+    tables = [_DATASETS, clean, *_PROMPTS_AND_METRICS]
     if comparison:
         rows |= comparison_rows(comparison)
         tables += _list_comparison_tables(comparison)
@@ -101,15 +100,44 @@ def _has(key: str) -> Callable[[Row], bool]:
     return lambda row: row[key] is not None
 
 
+def _is_held_out(row: Row) -> bool:
+    return row["dataset"] in held_out_titles()
+
+
 def _format_two_digits(value: float) -> str:
     return number(value, 2)
 
+
+def _format_sizes(row: Row) -> str:
+    return span(row["fewest_examples"], row["most_examples"])
+
+
+def _format_quartiles(row: Row) -> str:
+    return span(row["first_quartile"], row["third_quartile"], 1)
+
+
+def _format_range(row: Row) -> str:
+    return span(row["low"], row["high"], 1)
+
+
+def _format_reasons(row: Row) -> str:
+    return ", ".join(f"{value} {reason}" for reason, value in row["excluded_reasons"].items())
+
+
+def _make_normalization_column(key: str, heading: str) -> ReportColumn:
+    interval_text = partial(interval, kind=key)
+    return ReportColumn(key, heading, heading.lower(), detail=interval_text, needed=_has(key))
+
+
+_clean_interval = partial(interval, kind="difference")
 
 # Columns that several tables have.
 _RUN = ReportColumn("label", "Run", "run", css="t short", kind="run")
 _DATASET = ReportColumn("dataset", "Dataset", "dataset", css="t head", kind="name")
 _TITLE = dataclasses.replace(_DATASET, key="title")
 _PROMPT = ReportColumn("prompt", "Prompt", "prompt", css="t head", text=prompt_name)
+_INTERVAL = ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval)
+_EXAMPLES = ReportColumn("examples", "Examples", "examples")
 _METRIC = ReportColumn("metric", "Metric", "metric", axis_label, css="t wide")
 _VALUE = ReportColumn("value", "Value", "value", _format_two_digits, css="n strong")
 _CUT = (
@@ -130,43 +158,17 @@ _DATASETS = ReportTable(
         _RUN,
         ReportColumn("group", "Group", css="t short"),
         ReportColumn("prompts", "Prompts", "prompts"),
-        ReportColumn(
-            "most_examples",
-            "Examples",
-            "examples",
-            text=lambda row: span(row["fewest_examples"], row["most_examples"]),
-        ),
+        ReportColumn("most_examples", "Examples", "examples", text=_format_sizes),
         ReportColumn("mean", "Mean", "mean", detail=interval),
-        ReportColumn(
-            "interval_low", "", f"{_PERCENT}% interval", text=interval, needed=_has("interval_low")
-        ),
-        ReportColumn(
-            "median",
-            "Median",
-            "median",
-            detail=lambda row: span(row["first_quartile"], row["third_quartile"], 1),
-        ),
-        ReportColumn("high", "Range", "range", text=lambda row: span(row["low"], row["high"], 1)),
+        dataclasses.replace(_INTERVAL, needed=_has("interval_low")),
+        ReportColumn("median", "Median", "median", detail=_format_quartiles),
+        ReportColumn("high", "Range", "range", text=_format_range),
         ReportColumn("chance", "Chance", "chance"),
         ReportColumn("majority", "Majority"),
-        *(
-            ReportColumn(
-                *(model, model, model),
-                css="n ref",
-                needed=lambda row: row["dataset"] in held_out_titles(),
-            )
-            for model in MODELS
-        ),
+        *(ReportColumn(model, model, model, css="n ref", needed=_is_held_out) for model in MODELS),
         ReportColumn("ties", "Ties"),
         *_CUT,
-        ReportColumn(
-            "excluded",
-            "Excluded",
-            css="n long",
-            detail=lambda row: ", ".join(
-                f"{value} {reason}" for reason, value in row["excluded_reasons"].items()
-            ),
-        ),
+        ReportColumn("excluded", "Excluded", css="n long", detail=_format_reasons),
     ),
     note="Rank evaluation: the answer choice of the highest log-likelihood is the prediction. "
     "Accuracy (%) over the prompts of each dataset; in small type the quartiles and the "
@@ -183,49 +185,32 @@ _CLEAN = ReportTable(
     columns=(
         _DATASET,
         _RUN,
-        ReportColumn("examples", "Examples", "examples"),
+        _EXAMPLES,
         ReportColumn("overlapping", "Overlapping", "overlapping"),
         ReportColumn("all", "All", "all"),
         ReportColumn("clean", "Clean", "clean"),
-        ReportColumn(
-            *("difference", "Clean - all", "clean - all", signed),
-            detail=partial(interval, kind="difference"),
-        ),
+        ReportColumn("difference", "Clean - all", "clean - all", signed, detail=_clean_interval),
         ReportColumn("p_value", "p", "p", p_value),
-        *(
-            ReportColumn(*column, needed=_has("gap_all"))
-            for column in (
-                ("gap_all", "Difference, all", "diff. all", signed),
-                ("gap_clean", "Difference, clean", "diff. clean", signed),
-                ("gap_p_value", "p, clean", "p, clean", p_value),
-            )
+        ReportColumn("gap_all", "Difference, all", "diff. all", signed, needed=_has("gap_all")),
+        ReportColumn(
+            "gap_clean", "Difference, clean", "diff. clean", signed, needed=_has("gap_all")
         ),
+        ReportColumn("gap_p_value", "p, clean", "p, clean", p_value, needed=_has("gap_all")),
     ),
     note="Clean: accuracy (%) on the other examples. The test of clean minus all is paired, "
     "because both contain the clean examples.",
 )
-_EVALUATION_TABLES = (
-    _DATASETS,
-    _CLEAN,
+_PROMPTS_AND_METRICS = (
     ReportTable(
         "ways",
         "Accuracy (%) by normalization",
         columns=(
             _DATASET,
             _RUN,
-            *(
-                ReportColumn(
-                    *(key, heading, heading.lower()),
-                    detail=partial(interval, kind=key),
-                    needed=_has(key),
-                )
-                for key, heading in (
-                    ("sum", "Sum"),
-                    ("tokens", "By tokens"),
-                    ("characters", "By characters"),
-                    ("decoded", "Decoded"),
-                )
-            ),
+            _make_normalization_column("sum", "Sum"),
+            _make_normalization_column("tokens", "By tokens"),
+            _make_normalization_column("characters", "By characters"),
+            _make_normalization_column("decoded", "Decoded"),
         ),
         note="Mean over prompts with its interval. T0’s accuracy uses the plain sum of a choice’s "
         "log-probabilities. Next to it: the sum divided by the choice’s tokens, and by its "
@@ -235,15 +220,12 @@ _EVALUATION_TABLES = (
         "class_means",
         "Macro F1 and balanced accuracy (%)",
         columns=(
-            *(_DATASET, _RUN),
+            _DATASET,
+            _RUN,
             *(ReportColumn(m.name, m.heading, m.short) for m in CLASS_MEASURES),
         ),
-        note=" ".join(
-            (
-                "Mean over the prompts whose choices are the same in all examples.",
-                *(m.meaning for m in CLASS_MEASURES if m.meaning),
-            )
-        ),
+        note="Mean over the prompts whose choices are the same in all examples. "
+        + " ".join(m.meaning for m in CLASS_MEASURES if m.meaning),
     ),
     ReportTable(
         "rank_metrics",
@@ -262,7 +244,7 @@ _EVALUATION_TABLES = (
             _METRIC,
             _RUN,
             dataclasses.replace(_VALUE, detail=interval),
-            ReportColumn("examples", "Examples", "examples"),
+            _EXAMPLES,
             *_CUT,
         ),
         note="The tasks’ metrics of the decoded text; a dash if a metric is undefined. In small "
@@ -310,7 +292,9 @@ _EVALUATION_TABLES = (
         "classes",
         "Metrics per class (%)",
         columns=(
-            *(_DATASET, _RUN, _PROMPT),
+            _DATASET,
+            _RUN,
+            _PROMPT,
             ReportColumn("class", "Class", "class", lambda text: cut_in_middle(text, 40), css="t"),
             ReportColumn("precision", "Precision", "precision"),
             ReportColumn("recall", "Recall", "recall"),
@@ -373,6 +357,10 @@ def _format_differing(row: Row) -> str:
     return f"{row['differing']:,} of {row['examples']:,} examples differ"
 
 
+def _format_mid_p(row: Row) -> str:
+    return f"mid-p {p_value(row['mid_p_value'])}"
+
+
 _ACCURACIES = ReportTable(
     "accuracies",
     "Compared accuracy (%)",
@@ -388,7 +376,7 @@ _DIFFERENCES = ReportTable(
         _TITLE,
         _RUN,
         ReportColumn("difference", "Difference", "diff.", signed, detail=interval),
-        ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval),
+        _INTERVAL,
         ReportColumn("fixed_low", "These prompts", text=lambda row: interval(row, "fixed")),
         ReportColumn("adjusted_p_value", "Adjusted p", "adj. p", p_value),
         ReportColumn("detectable", "Detectable", "detect."),
@@ -426,10 +414,7 @@ _PROMPT_DIFFERENCES = ReportTable(
         ReportColumn("difference", "Difference", "", signed, detail=interval),
         ReportColumn("first_only", "Only baseline right"),
         ReportColumn("second_only", "Only run right"),
-        ReportColumn(
-            *("p_value", "McNemar p", "", p_value),
-            detail=lambda row: f"mid-p {p_value(row['mid_p_value'])}",
-        ),
+        ReportColumn("p_value", "McNemar p", "", p_value, detail=_format_mid_p),
     ),
     note="Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
     "neither is adjusted for the number of prompts.",
