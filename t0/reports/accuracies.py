@@ -23,7 +23,7 @@ file has no inputs, its texts are not compared with the texts of other runs.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,7 +181,7 @@ def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
       `mean`; `low`, `high`: the interval that generalizes to other examples and prompts;
       `fixed_low`, `fixed_high`: the interval that keeps the prompts fixed.
     """
-    estimates = _estimate(crossed_accuracy, grids, run)
+    estimates = estimate(grids, run)
     right, documents = grids[0].right[run], grids[0].documents
     if len(grids) == 1 and documents is None and right.shape[:2] == (1, 1):
         intervals = [_wilson_interval(right[0, 0])] * 2
@@ -192,27 +192,27 @@ def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
     return {"mean": 100 * float(estimates[0].value)} | dict(zip(keys, ends, strict=True))
 
 
-def crossed_accuracy(grid: Grid, prompts: str, run: int) -> CrossedMean:
-    """Returns the mean accuracy of a run as a share; see `statistics.crossed_mean`."""
-    return statistics.crossed_mean(
-        grid.right[run], prompts=prompts, present=grid.present, clusters=grid.documents
-    )
+def estimate(grids: Sequence[Grid], *runs: int) -> list[CrossedMean]:
+    """Returns a mean over the grids as a share: first for random prompts, then for fixed prompts.
 
-
-def crossed_gap(grid: Grid, prompts: str, first: int, second: int) -> CrossedMean:
-    """Returns the mean gain of the second run as a share; see `statistics.crossed_difference`."""
-    runs = (grid.right[first], grid.right[second])
-    return statistics.crossed_difference(
-        *runs, prompts=prompts, present=grid.present, clusters=grid.documents
-    )
-
-
-def _estimate(
-    crossed: Callable[..., CrossedMean], grids: Sequence[Grid], *runs: int
-) -> list[CrossedMean]:
-    """Returns the mean over the grids, first for random prompts and then for fixed prompts."""
-    means = [[crossed(grid, prompts, *runs) for grid in grids] for prompts in (RANDOM, FIXED)]
-    return [m[0] if len(m) == 1 else statistics.mean_of_means(m) for m in means]
+    Args:
+      grids: the grid of each dataset, as for `accuracy`.
+      runs: the position of one run, for its accuracy, or of two runs, for the gain of the second.
+    """
+    crossed = statistics.crossed_mean if len(runs) == 1 else statistics.crossed_difference
+    estimates = []
+    for prompts in (RANDOM, FIXED):
+        means = [
+            crossed(
+                *(grid.right[run] for run in runs),
+                prompts=prompts,
+                present=grid.present,
+                clusters=grid.documents,
+            )
+            for grid in grids
+        ]
+        estimates.append(means[0] if len(means) == 1 else statistics.mean_of_means(means))
+    return estimates
 
 
 def _wilson_interval(right: np.ndarray) -> Interval:
@@ -245,7 +245,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
           or if one run has the same mean on all examples;
         `prompts`: the number of prompts.
     """
-    random, fixed = _estimate(crossed_gap, grids, first, second)
+    random, fixed = estimate(grids, first, second)
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     by_example = [mean_by_example(grids[0], run) for run in (first, second)]

@@ -36,7 +36,7 @@ from t0.reports.evaluations import EvaluatedRun, tasks_by_dataset
 from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.plots import MUTED, Panel, tooltip_id
 from t0.reports.published import title_of
-from t0.reports.tables import MARK
+from t0.reports.tables import MARK, group_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -166,10 +166,7 @@ def reliability_panels(rows: Sequence[Mapping[str, Any]], shown: Collection[int]
       rows: the rows of `reliability_rows`.
       shown: the positions of the runs to draw.
     """
-    by_dataset: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["run"] in shown:
-            by_dataset.setdefault(row["dataset"], []).append(row)
+    by_dataset = group_by((row for row in rows if row["run"] in shown), "dataset")
     return [_reliability_panel(title_of(name), rows) for name, rows in by_dataset.items()]
 
 

@@ -48,7 +48,7 @@ from t0.reports.evaluations import (
 )
 from t0.reports.example_scores import ExampleScores
 from t0.reports.published import MODELS, published_mean, title_of
-from t0.reports.tables import MARK, Row
+from t0.reports.tables import MARK, Row, group_by
 
 # The columns of `normalization_rows`.
 NORMALIZATIONS = ("sum", *LENGTHS, "decoded")
@@ -136,14 +136,11 @@ def dataset_rows(runs: Sequence[EvaluatedRun], prompts: Sequence[Row]) -> list[d
     prompt has per-example scores, the interval of the mean accuracy.
     """
     tasks_of = tasks_by_dataset(runs)
-    rows_of: dict[tuple[str, int], list[Row]] = {}
-    for row in prompts:
-        rows_of.setdefault((row["dataset"], row["run"]), []).append(row)
     return [
         {key: rows[0][key] for key in ("run", "label", MARK, "step", "dataset")}
         | {"title": title_of(dataset), "group": rows[0]["group"]}
         | _make_dataset_row(tasks_of[dataset, run], rows)
-        for (dataset, run), rows in rows_of.items()
+        for (dataset, run), rows in group_by(prompts, "dataset", "run").items()
     ]
 
 

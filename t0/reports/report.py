@@ -47,7 +47,7 @@ from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
 from t0.reports.report_tables import PROMPTS_FILE, group_tables, report_tables
 from t0.reports.statistics import CONFIDENCE, POWER
-from t0.reports.tables import MARK, ReportTable, Row, fact, number
+from t0.reports.tables import MARK, ReportTable, Row, fact, group_by, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table
 
 SCHEMA = 2
@@ -330,16 +330,16 @@ def _is_mostly_tied(task: RankedTask) -> bool:
 
 def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
     """Returns a warning for each metric that was computed differently for different runs."""
-    signatures: dict[tuple[str, str], set[str]] = {}
-    for row in metrics:
-        if not row["group"]:
-            signatures.setdefault((row["task"], row["metric"]), set()).add(str(row["signature"]))
-    return [
-        f"{task}: {metric} was computed in different ways "
-        f"({'; '.join(sorted(distinct))}): do not compare its values."
-        for (task, metric), distinct in signatures.items()
-        if len(distinct) > 1
-    ]
+    whole = group_by((row for row in metrics if not row["group"]), "task", "metric")
+    warnings = []
+    for (task, metric), rows in whole.items():
+        signatures = sorted({str(row["signature"]) for row in rows})
+        if len(signatures) > 1:
+            warnings.append(
+                f"{task}: {metric} was computed in different ways ({'; '.join(signatures)}): do "
+                "not compare its values."
+            )
+    return warnings
 
 
 # The page, and the files.

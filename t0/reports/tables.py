@@ -17,8 +17,9 @@ empty in CSV, and null in JSON.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from t0.files.table_files import separated_lines
@@ -77,6 +78,18 @@ def interval(row: Row, kind: str = "interval", suffix: str = "") -> str:
 def p_value(p: float) -> str:
     """Formats a p-value with two significant digits, or as "< 0.001"."""
     return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
+
+
+def group_by(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Returns value of a key, or values of several -> the rows with it, in the order of the rows.
+
+    >>> group_by([{"run": 0, "step": 1}, {"run": 0, "step": 2}], "run")
+    {0: [{'run': 0, 'step': 1}, {'run': 0, 'step': 2}]}
+    """
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(itemgetter(*keys)(row), []).append(row)
+    return groups
 
 
 def prompt_name(row: Row) -> str:
