@@ -221,7 +221,7 @@ def _compare_grids(
 def _describe_omitted_prompts(
     dataset: str, runs: Mapping[str, Sequence[Mapping[str, RankedTask]]]
 ) -> list[str]:
-    """Returns notes about prompts that some runs lack, or number in another way.
+    """Returns notes about prompts that are not in all runs, or are numbered in different ways.
 
     Args:
       dataset: the dataset's name.
