@@ -16,9 +16,14 @@ The inputs are `results_<step>.json` from mode `score_eval`, with the folder `sc
     read_report(words)               words -> the report: its tables and plots
     write_report(words, output)      words -> report.html, .csv, .json and pictures in a folder
 
-This package imports only five other packages and modules of t0: `absent_classes`, `errors`,
-`files`, `progress` and `text_tables`. It never imports TensorFlow. matplotlib, Jinja and scipy are
-imported only when a report is made.
+A report is made in three steps. `evaluations` reads the runs, with the outcome of each example.
+`accuracies.shared_grid` lays out the outcomes of a dataset as one table of runs, prompts and
+examples, whether one run is reported or several are compared. `evaluation_rows` and
+`comparison_rows` compute rows from these tables, and `report_tables` gives the rows their columns.
+
+This package imports only six other packages and modules of t0: `absent_classes`, `errors`, `files`,
+`measures`, `progress` and `text_tables`. It never imports TensorFlow. matplotlib, Jinja and scipy
+are imported only when a report is made.
 """
 
 from t0.reports.evaluations import EvaluatedRun, read_runs

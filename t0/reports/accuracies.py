@@ -1,7 +1,8 @@
 """Computes accuracies of runs on the examples that they share, with intervals and paired tests.
 
     runs = read_runs([Path("eval")])
-    tasks, grid = shared_tasks([[runs[0]], [runs[0]]], "super_glue/rte")    # lists of seeds
+    scored = scored_tasks(runs[0], "super_glue/rte")
+    tasks, grid = shared_tasks([[scored], [scored]])     # two runs, each with one seed
     difference = gap([grid], 0, 1)
     difference["difference"], difference["p_value"]      # (0.0, 1.0)
     [row["mid_p_value"] for row in prompt_gaps(tasks, grid, 0, 1)]          # [1.0]
@@ -22,7 +23,7 @@ file has no inputs, its texts are not compared with the texts of other runs.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,10 +39,10 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Grid:
-    """Says which examples of a dataset each run got right, among the examples that all runs scored.
+    """The table of a dataset's outcomes: which examples each run got right, under each prompt.
 
-    P is the number of prompts, E the number of examples that all runs scored, and S the number of
-    seeds of a run.
+    Means by prompt, by example or by run are reductions of its axes. P is the number of prompts, E
+    the number of examples that all runs scored, and S the number of seeds of a run.
 
     Attributes:
       rows: int64 [E], the row of each example in the dataset.
@@ -98,87 +99,69 @@ def shared_grid(
       any_texts: whether examples with equal rows count as the same even if their texts differ.
     """
     seeds = [[run] if isinstance(run[0], ExampleScores) else list(run) for run in runs]
-    all_scores = [keep_apart(scores) for run_scores in seeds for scores in run_scores]
-    prompts = [
-        _find_shared_examples(scores, any_texts=any_texts)
-        for scores in zip(*all_scores, strict=True)
-    ]
-    indices, correct, prompt_documents, left_out, other_texts = zip(*prompts, strict=True)
-    rows = np.unique(np.concatenate(indices))
-    present = np.zeros((len(prompts), len(rows)), bool)
-    right = [np.zeros((len(run_scores), *present.shape), bool) for run_scores in seeds]
-    documents: np.ndarray | None = None
-    for p, prompt_rows in enumerate(indices):
-        columns = np.searchsorted(rows, prompt_rows)
-        present[p, columns] = True
-        evaluations = (evaluation for run_scores in right for evaluation in run_scores)
-        for evaluation, is_correct in zip(evaluations, correct[p], strict=True):
-            evaluation[p, columns] = is_correct
-        if prompt_documents[p] is not None:
-            documents = rows.astype(str).astype(object) if documents is None else documents
-            documents[columns] = prompt_documents[p]
-    return Grid(rows, tuple(right), present, documents, left_out, other_texts)
+    tables = [keep_apart(prompts) for run_prompts in seeds for prompts in run_prompts]
+    rows = np.unique(np.concatenate([scores.idx for prompts in tables for scores in prompts]))
+    columns = [[np.searchsorted(rows, scores.idx) for scores in prompts] for prompts in tables]
 
+    def lay_out(statistic: str) -> np.ndarray:
+        """Returns [evaluations, P, E]; 0 for the examples that an evaluation has not scored."""
+        shape = (len(tables), len(tables[0]), len(rows))
+        table = np.zeros(shape, getattr(tables[0][0], statistic).dtype)
+        for evaluation, prompts in enumerate(tables):
+            for p, scores in enumerate(prompts):
+                table[evaluation, p, columns[evaluation][p]] = getattr(scores, statistic)
+        return table
 
-def _find_shared_examples(scores: Sequence[ExampleScores], *, any_texts: bool) -> tuple[Any, ...]:
-    """Finds the examples that several evaluations of one prompt have in common.
-
-    Returns:
-      the row numbers of these examples; for each evaluation, whether it got each example right; the
-      documents of the examples, or None; and the numbers for `Grid.left_out` and
-      `Grid.other_texts`.
-    """
-    rows = scores[0].idx
-    for other in scores[1:]:
-        rows = np.intersect1d(rows, other.idx, assume_unique=True)
-    all_rows = np.unique(np.concatenate([evaluation.idx for evaluation in scores]))
-    order = [np.argsort(evaluation.idx) for evaluation in scores]
-    positions = [o[np.searchsorted(s.idx[o], rows)] for o, s in zip(order, scores, strict=True)]
-    same_answer = np.ones(len(rows), bool)
-    for evaluation, indices in zip(scores[1:], positions[1:], strict=True):
-        same_answer &= evaluation.gold[indices] == scores[0].gold[positions[0]]
-        same_answer &= evaluation.choices[indices] == scores[0].choices[positions[0]]
-    texts = np.stack([s.texts[indices] for s, indices in zip(scores, positions, strict=True)])
+    choices, gold, texts = map(lay_out, ("choices", "gold", "texts"))
+    same_answer = (choices[0] > 0) & ((choices == choices[0]) & (gold == gold[0])).all(axis=0)
     texts = np.where(texts == 0, texts.max(axis=0), texts)
     same_texts = (texts == texts[0]).all(axis=0)
-    shared = same_answer if any_texts else same_answer & same_texts
-    documents = scores[0].documents
-    return (
-        rows[shared],
-        [s.correct[indices[shared]] for s, indices in zip(scores, positions, strict=True)],
-        None if documents is None else documents[positions[0][shared]],
-        len(all_rows) - int(same_answer.sum()),
-        int((same_answer & ~same_texts).sum()),
+    present = same_answer if any_texts else same_answer & same_texts
+    documents: np.ndarray | None = None
+    for prompt_present, scores, indices in zip(present, tables[0], columns[0], strict=True):
+        if scores.documents is not None:
+            documents = rows.astype(str).astype(object) if documents is None else documents
+            is_shared = prompt_present[indices]
+            documents[indices[is_shared]] = scores.documents[is_shared]
+    has_example = present.any(axis=0)
+    right = (lay_out("correct") & present).compress(has_example, axis=-1)
+    return Grid(
+        rows=rows[has_example],
+        right=tuple(np.split(right, np.cumsum([len(run) for run in seeds])[:-1])),
+        present=present.compress(has_example, axis=-1),
+        documents=None if documents is None else documents[has_example],
+        left_out=tuple(((choices > 0).any(axis=0) & ~same_answer).sum(axis=-1).tolist()),
+        other_texts=tuple((same_answer & ~same_texts).sum(axis=-1).tolist()),
     )
 
 
 def shared_tasks(
-    runs: Sequence[Sequence[EvaluatedRun]], dataset: str, *, any_texts: bool = False
+    runs: Sequence[Sequence[Mapping[str, RankedTask]]], *, any_texts: bool = False
 ) -> tuple[list[RankedTask], Grid | None]:
     """Returns the tasks of a dataset that all runs scored, and the grid of their shared examples.
 
     A task is left out if the runs number its examples in different ways.
 
     Args:
-      runs: for each run, the evaluated checkpoints of its seeds.
-      dataset: the dataset's name.
+      runs: for each run and seed, the scored tasks of a dataset, see `scored_tasks`.
       any_texts: see `shared_grid`.
     """
-    scored = [[scored_tasks(seed, dataset) for seed in seeds] for seeds in runs]
-    all_tasks = [tasks for seeds in scored for tasks in seeds]
-    names = [
-        name
-        for name in all_tasks[0]
-        if all(name in tasks for tasks in all_tasks)
-        and len({tasks[name].scores.numbered_by for tasks in all_tasks}) == 1
-    ]
+    numbered = collect_numberings(runs)
+    names = [name for name, numberings in numbered.items() if len(numberings) == 1]
     if not names:
         return [], None
-    scores = [[[tasks[name].scores for name in names] for tasks in seeds] for seeds in scored]
+    scores = [[[tasks[name].scores for name in names] for tasks in seeds] for seeds in runs]
     grid = shared_grid(scores, any_texts=any_texts)
     used = [p for p, present in enumerate(grid.present) if present.any()] or range(len(names))
-    tasks = [all_tasks[0][names[p]] for p in used]
+    tasks = [runs[0][0][names[p]] for p in used]
     return tasks, grid.of_prompts(used) if grid.present.any() else None
+
+
+def collect_numberings(runs: Sequence[Sequence[Mapping[str, RankedTask]]]) -> dict[str, set[str]]:
+    """Returns name of a task that all runs scored -> the ways in which they number its examples."""
+    seeds = [tasks for run in runs for tasks in run]
+    common = [name for name in seeds[0] if all(name in tasks for tasks in seeds)]
+    return {name: {tasks[name].scores.numbered_by for tasks in seeds} for name in common}
 
 
 def scored_tasks(run: EvaluatedRun, dataset: str) -> dict[str, RankedTask]:
@@ -198,7 +181,7 @@ def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
       `mean`; `low`, `high`: the interval that generalizes to other examples and prompts;
       `fixed_low`, `fixed_high`: the interval that keeps the prompts fixed.
     """
-    estimates = _estimate(crossed_accuracy, grids, run)
+    estimates = estimate(grids, run)
     right, documents = grids[0].right[run], grids[0].documents
     if len(grids) == 1 and documents is None and right.shape[:2] == (1, 1):
         intervals = [_wilson_interval(right[0, 0])] * 2
@@ -209,27 +192,27 @@ def accuracy(grids: Sequence[Grid], run: int) -> dict[str, float]:
     return {"mean": 100 * float(estimates[0].value)} | dict(zip(keys, ends, strict=True))
 
 
-def crossed_accuracy(grid: Grid, prompts: str, run: int) -> CrossedMean:
-    """Returns the mean accuracy of a run as a share; see `statistics.crossed_mean`."""
-    return statistics.crossed_mean(
-        grid.right[run], prompts=prompts, present=grid.present, clusters=grid.documents
-    )
+def estimate(grids: Sequence[Grid], *runs: int) -> list[CrossedMean]:
+    """Returns a mean over the grids as a share: first for random prompts, then for fixed prompts.
 
-
-def crossed_gap(grid: Grid, prompts: str, first: int, second: int) -> CrossedMean:
-    """Returns the mean gain of the second run as a share; see `statistics.crossed_difference`."""
-    runs = (grid.right[first], grid.right[second])
-    return statistics.crossed_difference(
-        *runs, prompts=prompts, present=grid.present, clusters=grid.documents
-    )
-
-
-def _estimate(
-    crossed: Callable[..., CrossedMean], grids: Sequence[Grid], *runs: int
-) -> list[CrossedMean]:
-    """Returns the mean over the grids, first for random prompts and then for fixed prompts."""
-    means = [[crossed(grid, prompts, *runs) for grid in grids] for prompts in (RANDOM, FIXED)]
-    return [m[0] if len(m) == 1 else statistics.mean_of_means(m) for m in means]
+    Args:
+      grids: the grid of each dataset, as for `accuracy`.
+      runs: the position of one run, for its accuracy, or of two runs, for the gain of the second.
+    """
+    crossed = statistics.crossed_mean if len(runs) == 1 else statistics.crossed_difference
+    estimates = []
+    for prompts in (RANDOM, FIXED):
+        means = [
+            crossed(
+                *(grid.right[run] for run in runs),
+                prompts=prompts,
+                present=grid.present,
+                clusters=grid.documents,
+            )
+            for grid in grids
+        ]
+        estimates.append(means[0] if len(means) == 1 else statistics.mean_of_means(means))
+    return estimates
 
 
 def _wilson_interval(right: np.ndarray) -> Interval:
@@ -262,7 +245,7 @@ def gap(grids: Sequence[Grid], first: int, second: int) -> dict[str, Any]:
           or if one run has the same mean on all examples;
         `prompts`: the number of prompts.
     """
-    random, fixed = _estimate(crossed_gap, grids, first, second)
+    random, fixed = estimate(grids, first, second)
     low, high = _to_percent(statistics.interval_of_difference(random))
     fixed_low, fixed_high = _to_percent(statistics.interval_of_difference(fixed))
     by_example = [mean_by_example(grids[0], run) for run in (first, second)]
@@ -328,13 +311,11 @@ def prompt_gaps(
     return rows
 
 
-def bounds(accuracy: Mapping[str, float] | None, *, fixed: bool = False) -> dict[str, Any]:
-    """Returns the ends of an accuracy's interval as columns of a table; None if it is unknown.
+def name_columns(accuracy: Mapping[str, float] | None, **columns: str) -> dict[str, Any]:
+    """Returns column of a table -> value of an accuracy; None if the accuracy is unknown.
 
     Args:
-      accuracy: an accuracy of this module, or None.
-      fixed: whether to add the ends of the interval with fixed prompts.
+      accuracy: the result of `accuracy`, or None.
+      columns: column -> key of the accuracy.
     """
-    columns = {"interval_low": "low", "interval_high": "high"}
-    columns |= {"fixed_low": "fixed_low", "fixed_high": "fixed_high"} if fixed else {}
-    return {column: accuracy and accuracy[end] for column, end in columns.items()}
+    return {column: accuracy and accuracy[key] for column, key in columns.items()}

@@ -31,7 +31,7 @@ from t0.files import path_inside, paths
 from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
-from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.evaluations import EvaluatedRun, RankedTask, tasks_by_dataset
 from t0.reports.example_scores import EXAMPLE, ROW
 from t0.reports.result_files import (
     field,
@@ -169,20 +169,21 @@ def clean_rows(runs: Sequence[EvaluatedRun], overlap: Overlap) -> list[dict[str,
     Raises:
       UserError: if the overlap was computed for other rows, or contains none of the tasks.
     """
-    rows = []
-    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
-        baseline = None
-        for position, run in enumerate(runs):
-            tasks, grid, clean = _find_covered([run], dataset, overlap)
-            if grid is None:
-                continue
-            _check_same_rows(run, tasks, overlap)
-            row = {"dataset": dataset, "run": position, "label": run.label}
-            row |= _compare_clean(grid, clean)
-            row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
-            row |= _compute_gaps([baseline, run], dataset, overlap) if baseline else {}
-            baseline = baseline or run
-            rows.append(row)
+    rows: list[dict[str, Any]] = []
+    baselines: dict[str, EvaluatedRun] = {}
+    for dataset, position in tasks_by_dataset(runs):
+        run = runs[position]
+        tasks, grid, clean = _find_covered([run], dataset, overlap)
+        if grid is None:
+            continue
+        _check_same_rows(run, tasks, overlap)
+        row = {"dataset": dataset, "run": position, "label": run.label}
+        row |= _compare_clean(grid, clean)
+        row |= dict.fromkeys(("gap_all", "gap_clean", "gap_p_value"))
+        if dataset in baselines:
+            row |= _compute_gaps([baselines[dataset], run], dataset, overlap)
+        baselines.setdefault(dataset, run)
+        rows.append(row)
     if not rows:
         raise UserError(
             f"{overlap.path} has none of the tasks that were scored; it has "
@@ -205,7 +206,7 @@ def _find_covered(
       the tasks; the grid; and bool [E], whether each example is clean. Without tasks, the last two
       are None.
     """
-    tasks, grid = accuracies.shared_tasks([[run] for run in runs], dataset)
+    tasks, grid = accuracies.shared_tasks([[accuracies.scored_tasks(run, dataset)] for run in runs])
     covered = [p for p, task in enumerate(tasks) if _plain_name(task) in overlap.examples]
     if grid is None or not covered:
         return [], None, None
@@ -271,7 +272,7 @@ def _compare_clean(grid: Grid, clean: np.ndarray) -> dict[str, Any]:
         return row
     clean_accuracy = accuracies.accuracy([clean_grid], 0)
     columns = {"clean": "mean", "clean_low": "low", "clean_high": "high"}
-    row |= {column: clean_accuracy[key] for column, key in columns.items()}
+    row |= accuracies.name_columns(clean_accuracy, **columns)
     has_all_prompts = len(clean_grid.present) == len(grid.present)
     if has_all_prompts and min(clean.sum(), (~clean).sum()) >= FEWEST:
         difference = _clean_minus_all(grid, clean)

@@ -3,7 +3,7 @@
     runs, baseline = read_named_runs(["eval"])
     comparison = compare(runs, baseline=baseline) if len(runs) > 1 else None
     comparison                         # None; otherwise comparison.rows, .notes
-    tables = comparison_tables(comparison) if comparison else []
+    rows = comparison_rows(comparison) if comparison else {}
 
 Runs are compared on each dataset, with the prompts and examples that all of them scored. If a run
 has no scores for a dataset, only the other runs are compared on this dataset. The p-values of the
@@ -22,34 +22,19 @@ datasets that all runs have.
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from t0.errors import UserError
 from t0.reports import accuracies
 from t0.reports.accuracies import SIGNIFICANT, Grid
-from t0.reports.evaluations import EvaluatedRun, RankedTask, dataset_groups
+from t0.reports.evaluations import RankedTask, dataset_groups
 from t0.reports.published import title_of
 from t0.reports.report_runs import NamedRun, check_comparable, notes_on
-from t0.reports.statistics import CONFIDENCE, tied_sets
-from t0.reports.tables import (
-    MARK,
-    ReportColumn,
-    ReportTable,
-    Row,
-    interval,
-    number,
-    p_value,
-    prompt_name,
-    signed,
-)
+from t0.reports.statistics import tied_sets
+from t0.reports.tables import MARK, Row
 
-_PERCENT = round(100 * CONFIDENCE)
-# With more runs, the intervals of all accuracies do not fit into 80 columns of a terminal.
-_RUNS_WITH_INTERVALS = 2
-_DATASET = ReportColumn("title", "Dataset", "dataset", css="t head", kind="name")
-_RUN = ReportColumn("run", "Run", "run", css="t short", kind="run")
 _LEGEND = (
     "diff.: run minus {baseline}, points; interval: for other examples and prompts; adj. p: over "
     "all datasets and runs (Benjamini and Hochberg), of the mean over runs; detect.: the smallest "
@@ -176,19 +161,18 @@ def _compare_dataset(
     The comparison is impossible if fewer than two runs scored the dataset, or if they share no
     example. For each run, prompt or example that is left out, a sentence is appended to `notes`.
     """
-    task_names = {
-        i: [set(accuracies.scored_tasks(seed, dataset)) for seed in run.seeds]
+    tasks_of = {
+        i: [accuracies.scored_tasks(seed, dataset) for seed in run.seeds]
         for i, run in enumerate(runs)
     }
-    scored = [i for i, seed_names in task_names.items() if all(seed_names)]
+    scored = [i for i, seeds in tasks_of.items() if all(seeds)]
     if len(scored) < 2:
         names = ", ".join(runs[i].name for i in scored) or "none in all its seeds"
         notes.append(f"{dataset} is left out: fewer than two runs have scores of it ({names}).")
         return None
-    seeds = [runs[i].seeds for i in scored]
-    tasks, grid = accuracies.shared_tasks(seeds, dataset, any_texts=any_texts)
-    notes += _describe_omitted_prompts(dataset, {runs[i].name: task_names[i] for i in scored})
-    notes += _describe_numbering(dataset, seeds)
+    by_run = {runs[i].name: tasks_of[i] for i in scored}
+    tasks, grid = accuracies.shared_tasks([*by_run.values()], any_texts=any_texts)
+    notes += _describe_omitted_prompts(dataset, by_run)
     if grid is None:
         notes.append(f"{dataset} is left out: its runs share no example of the same prompt.")
         return None
@@ -234,31 +218,32 @@ def _compare_grids(
     )
 
 
-def _describe_omitted_prompts(dataset: str, names: Mapping[str, Sequence[set[str]]]) -> list[str]:
-    common = set.intersection(*(tasks for seed_names in names.values() for tasks in seed_names))
+def _describe_omitted_prompts(
+    dataset: str, runs: Mapping[str, Sequence[Mapping[str, RankedTask]]]
+) -> list[str]:
+    """Returns notes about prompts that are not in all runs, or are numbered in different ways.
+
+    Args:
+      dataset: the dataset's name.
+      runs: name of a run -> for each of its seeds, the scored tasks of the dataset.
+    """
+    numbered = accuracies.collect_numberings([*runs.values()])
     notes = []
-    for run, seed_names in names.items():
-        left_out = sorted(set.union(*seed_names) - common)
+    for run, seeds in runs.items():
+        left_out = sorted(set().union(*seeds) - numbered.keys())
         if left_out:
             examples = ", ".join(left_out[:3]) + (" ..." if len(left_out) > 3 else "")
             notes.append(
                 f"{dataset}: {run} has prompts that not every run has: {examples} "
-                f"({len(left_out)} in all). The {len(common)} prompts of all runs are compared."
+                f"({len(left_out)} in all). The {len(numbered)} prompts of all runs are compared."
             )
+    left_out = [name for name, numberings in numbered.items() if len(numberings) > 1]
+    if left_out:
+        notes.append(
+            f"{dataset}: {len(left_out)} prompts, such as {left_out[0]}, are left out, because "
+            "some runs number their examples by row and others do not. Evaluate them again"
+        )
     return notes
-
-
-def _describe_numbering(dataset: str, runs: Sequence[Sequence[EvaluatedRun]]) -> list[str]:
-    tasks = [accuracies.scored_tasks(seed, dataset) for seeds in runs for seed in seeds]
-    common = [name for name in tasks[0] if all(name in names for names in tasks)]
-    numbered = {name: {names[name].scores.numbered_by for names in tasks} for name in common}
-    left_out = [name for name, kinds in numbered.items() if len(kinds) > 1]
-    if not left_out:
-        return []
-    return [
-        f"{dataset}: {len(left_out)} prompts, such as {left_out[0]}, are left out, because some "
-        "runs number their examples by row and others do not. Evaluate them again"
-    ]
 
 
 def _describe_omitted_examples(
@@ -300,16 +285,45 @@ def _adjust(p_values: Sequence[float]) -> list[float]:
     return stats.false_discovery_control(p_values).tolist() if p_values else []
 
 
-# The tables of a comparison.
+# The rows of the tables, and the texts about them.
 
 
-def comparison_tables(comparison: RunComparison) -> list[ReportTable]:
-    """Returns the tables of a comparison, in the order of the page."""
-    return [
-        _make_accuracy_table(comparison),
-        _make_difference_table(comparison),
-        _make_prompt_table(comparison),
-    ]
+def comparison_rows(comparison: RunComparison) -> dict[str, list[Row]]:
+    """Returns name of a table -> its rows, for the tables about a comparison."""
+
+    def name(row: ComparedDataset, position: int) -> dict[str, Any]:
+        run = comparison.runs[position]
+        names = {"dataset": row.dataset, "title": row.title, "run": run.name}
+        return names | {"label": run.name, MARK: run.mark}
+
+    return {
+        "accuracies": [_make_accuracy_row(comparison, row) for row in comparison.rows],
+        "differences": [
+            name(row, run) | difference
+            for row in comparison.rows
+            for run, difference in row.differences.items()
+        ],
+        "prompt_differences": [
+            name(row, run) | prompt
+            for row in comparison.rows
+            for run, prompts in row.prompts.items()
+            for prompt in prompts
+        ],
+    }
+
+
+def _make_accuracy_row(comparison: RunComparison, row: ComparedDataset) -> dict[str, Any]:
+    names = {run: comparison.runs[run].name for run in row.runs}
+    return {
+        "dataset": row.dataset,
+        "title": row.title,
+        "group": row.group,
+        "prompts": row.number_of_prompts,
+        "examples": row.number_of_examples,
+        "accuracies": {names[run]: accuracy for run, accuracy in row.accuracies.items()},
+        "tied_sets": [[names[run] for run in group] for group in row.tied],
+        "letters": {names[run]: tied_letters(row, run) for run in row.runs},
+    }
 
 
 def legend_lines(comparison: RunComparison) -> list[str]:
@@ -337,141 +351,3 @@ def tied_letters(row: ComparedDataset, run: int) -> str:
     if len(sets) < 2:
         return ""
     return "".join(chr(ord("a") + position) for position, group in enumerate(sets) if run in group)
-
-
-def _make_accuracy_table(comparison: RunComparison) -> ReportTable:
-    rows: list[dict[str, Any]] = []
-    for row in comparison.rows:
-        names = {run: comparison.runs[run].name for run in row.runs}
-        rows.append(
-            {
-                "dataset": row.dataset,
-                "title": row.title,
-                "group": row.group,
-                "prompts": row.number_of_prompts,
-                "examples": row.number_of_examples,
-                "accuracies": {names[run]: a for run, a in row.accuracies.items()},
-                "tied_sets": [[names[run] for run in group] for group in row.tied],
-                "letters": {names[run]: tied_letters(row, run) for run in row.runs},
-            }
-        )
-    columns = [
-        _DATASET,
-        ReportColumn("prompts", "Prompts", "pr."),
-        ReportColumn("examples", "Examples", "ex."),
-    ]
-    for run in comparison.runs:
-        letter = run.mark.letter
-        text = _accuracy_formatter(run.name, "{mean:.1f} {letters}", missing="–")
-        detail = _accuracy_formatter(run.name, "{low:.1f} to {high:.1f}")
-        has_room = len(comparison.runs) <= _RUNS_WITH_INTERVALS
-        columns.append(
-            ReportColumn("title", letter, "" if has_room else letter, text=text, detail=detail)
-        )
-        if has_room:
-            long_text = _accuracy_formatter(
-                run.name, "{mean:.1f} ({low:.1f} to {high:.1f}) {letters}", missing="–"
-            )
-            columns.append(ReportColumn("title", "", letter, text=long_text))
-    note = (
-        "Mean over prompts, on the prompts and examples that all runs of a row scored; in small "
-        f"type the {_PERCENT} % interval for other examples and prompts. Runs that share a small "
-        "letter do not differ significantly on that dataset; without letters, no two runs do."
-    )
-    return ReportTable("accuracies", "Compared accuracy (%)", columns, rows, note)
-
-
-def _accuracy_formatter(name: str, template: str, missing: str = "") -> Callable[[Row], str]:
-    def text(row: Row) -> str:
-        accuracy = row["accuracies"].get(name)
-        letters = row["letters"].get(name)
-        return template.format(letters=letters, **accuracy).strip() if accuracy else missing
-
-    return text
-
-
-def _make_difference_table(comparison: RunComparison) -> ReportTable:
-    rows = [
-        _name_row(comparison, row, run) | difference
-        for row in comparison.rows
-        for run, difference in row.differences.items()
-    ]
-    letter = comparison.baseline_letter
-    columns = (
-        _DATASET,
-        _RUN,
-        ReportColumn("difference", "Difference", "diff.", signed, detail=interval),
-        ReportColumn("interval_low", "", f"{_PERCENT}% interval", text=interval),
-        ReportColumn("fixed_low", "These prompts", text=lambda row: interval(row, "fixed")),
-        ReportColumn("adjusted_p_value", "Adjusted p", "adj. p", p_value),
-        ReportColumn("detectable", "Detectable", "detect."),
-        ReportColumn("correlation", "Correlation", "", lambda value: number(value, 2)),
-        ReportColumn(
-            "better", "Better / worse prompts", "+/−", text=_pair_formatter("better", "worse")
-        ),
-        ReportColumn(
-            "won",
-            "Won / lost",
-            "won/lost",
-            text=_pair_formatter("won", "lost"),
-            detail=_format_differing,
-        ),
-        ReportColumn("examples", "Examples"),
-    )
-    note = (
-        "In percentage points, paired by prompt and example; in small type the interval for other "
-        "examples and prompts, under “These prompts” for other examples only. Adjusted p: by "
-        "Benjamini and Hochberg over this table. Detectable: the smallest true difference that an "
-        "evaluation like this finds in four of five cases. Correlation: between the two runs’ "
-        "means by example; pairing makes use of it. Better and worse: prompts with McNemar’s p "
-        "below 0.05, before any correction. Won and lost: examples that the run has right under "
-        "more, and under fewer, prompts."
-    )
-    title = f"Difference from {letter}"
-    return ReportTable("differences", title, columns, rows, note, file="report_differences.csv")
-
-
-def _name_row(comparison: RunComparison, row: ComparedDataset, position: int) -> dict[str, Any]:
-    run = comparison.runs[position]
-    return {"dataset": row.dataset, "title": row.title, "run": run.name, MARK: run.mark}
-
-
-def _pair_formatter(first: str, second: str) -> Callable[[Row], str]:
-    return lambda row: "–" if row[first] is None else f"{row[first]}/{row[second]}"
-
-
-def _format_differing(row: Row) -> str:
-    if row["differing"] is None:
-        return ""
-    return f"{row['differing']:,} of {row['examples']:,} examples differ"
-
-
-def _make_prompt_table(comparison: RunComparison) -> ReportTable:
-    rows = [
-        _name_row(comparison, row, run) | prompt
-        for row in comparison.rows
-        for run, prompts in row.prompts.items()
-        for prompt in prompts
-    ]
-    columns = (
-        ReportColumn("title", "Dataset", css="t"),
-        _RUN,
-        ReportColumn("prompt", "Prompt", css="t head", text=prompt_name),
-        ReportColumn("first_accuracy", "Baseline"),
-        ReportColumn("second_accuracy", "Run’s"),
-        ReportColumn("difference", "Difference", "", signed, detail=interval),
-        ReportColumn("first_only", "Only baseline right"),
-        ReportColumn("second_only", "Only run right"),
-        ReportColumn("p_value", "McNemar p", "", p_value, detail=_format_mid_p),
-    )
-    note = (
-        "Each prompt by itself, with McNemar’s exact test, which rejects too rarely, and mid-p; "
-        "neither is adjusted for the number of prompts."
-    )
-    file = "report_prompt_differences.csv"
-    title = "Differences of each prompt"
-    return ReportTable("prompt_differences", title, columns, rows, note, file=file, long=True)
-
-
-def _format_mid_p(row: Row) -> str:
-    return f"mid-p {p_value(row['mid_p_value'])}"

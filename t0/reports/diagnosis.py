@@ -32,11 +32,11 @@ import numpy as np
 from t0.measures.calibration import calibration_bins, calibration_error
 from t0.measures.rank_measures import class_shares
 from t0.reports import statistics
-from t0.reports.evaluations import EvaluatedRun
+from t0.reports.evaluations import EvaluatedRun, tasks_by_dataset
 from t0.reports.example_scores import ExampleScores, keep_apart
 from t0.reports.plots import MUTED, Panel, tooltip_id
 from t0.reports.published import title_of
-from t0.reports.tables import MARK
+from t0.reports.tables import MARK, group_by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,21 +142,20 @@ def measure_classes(confusion: np.ndarray, classes: Sequence[str]) -> list[dict[
 def reliability_rows(runs: Sequence[EvaluatedRun]) -> list[dict[str, Any]]:
     """Returns a row with the calibration for each dataset and run with per-example scores."""
     rows = []
-    for dataset in dict.fromkeys(task.dataset for run in runs for task in run.tasks):
-        for position, run in enumerate(runs):
-            scores = [t.scores for t in run.tasks if t.dataset == dataset and t.scores]
-            if not scores:
-                continue
-            scores = keep_apart(scores)
-            units = [s.idx if s.documents is None else s.documents for s in scores]
-            _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
-            calibration = calibrate(
-                np.concatenate([s.confidence for s in scores]),
-                np.concatenate([s.correct for s in scores]),
-                clusters=clusters,
-            )
-            names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
-            rows.append(names | calibration)
+    for (dataset, position), tasks in tasks_by_dataset(runs).items():
+        scores = keep_apart([task.scores for task in tasks if task.scores])
+        if not scores:
+            continue
+        units = [s.idx if s.documents is None else s.documents for s in scores]
+        _, clusters = np.unique(np.concatenate(units).astype(str), return_inverse=True)
+        calibration = calibrate(
+            np.concatenate([s.confidence for s in scores]),
+            np.concatenate([s.correct for s in scores]),
+            clusters=clusters,
+        )
+        run = runs[position]
+        names = {"dataset": dataset, "run": position, "label": run.label, MARK: run.mark}
+        rows.append(names | calibration)
     return rows
 
 
@@ -167,10 +166,7 @@ def reliability_panels(rows: Sequence[Mapping[str, Any]], shown: Collection[int]
       rows: the rows of `reliability_rows`.
       shown: the positions of the runs to draw.
     """
-    by_dataset: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["run"] in shown:
-            by_dataset.setdefault(row["dataset"], []).append(row)
+    by_dataset = group_by((row for row in rows if row["run"] in shown), "dataset")
     return [_reliability_panel(title_of(name), rows) for name, rows in by_dataset.items()]
 
 

@@ -35,7 +35,7 @@ from t0.reports.diagnosis import reliability_panels
 from t0.reports.evaluations import EvaluatedRun, last_of_series
 from t0.reports.plots import Panel, name_lines, percent_axis, run_colour, step_axis, tooltip_id
 from t0.reports.published import published_means
-from t0.reports.tables import MARK, Row, span
+from t0.reports.tables import MARK, Row, group_by, span
 from t0.reports.training_curves import TrainingCurves, curve_panels
 
 if TYPE_CHECKING:
@@ -212,13 +212,11 @@ def box_panels(
       prompts: the rows of the table of prompts.
       boxed: the positions of the runs to draw.
     """
-    rows = [row for row in datasets if row["run"] in boxed]
-    prompts_of: dict[tuple[str, int], list[Row]] = {}
-    for prompt in prompts:
-        prompts_of.setdefault((prompt["dataset"], prompt["run"]), []).append(prompt)
+    prompts_of = group_by(prompts, "dataset", "run")
+    rows_of = group_by((row for row in datasets if row["run"] in boxed), "dataset")
     return [
-        _box_panel([(row, prompts_of[dataset, row["run"]]) for row in dataset_rows])
-        for dataset, dataset_rows in itertools.groupby(rows, key=itemgetter("dataset"))
+        _box_panel([(row, prompts_of[dataset, row["run"]]) for row in rows])
+        for dataset, rows in rows_of.items()
     ]
 
 
@@ -332,17 +330,16 @@ def _group_with_two_steps(
       the groups in which at least one series has two or more steps.
     """
     legend = series_legend(runs)
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        if row["step"] is not None:
-            series = runs[row["run"]].series
-            added = {"series": series, "colour": legend[series][0]}
-            groups.setdefault(itemgetter(*keys)(row), []).append({**row, **added})
+    marked = [
+        {**row, "series": series, "colour": legend[series][0]}
+        for row in rows
+        if row["step"] is not None
+        for series in [runs[row["run"]].series]
+    ]
     return [
         group_rows
-        for group_rows in groups.values()
-        if len({(row["series"], row["step"]) for row in group_rows})
-        > len({row["series"] for row in group_rows})
+        for group_rows in group_by(marked, *keys).values()
+        if len(group_by(group_rows, "series", "step")) > len(group_by(group_rows, "series"))
     ]
 
 

@@ -40,7 +40,7 @@ from typing import Any
 from t0.errors import UserError, printable
 from t0.progress import ProgressLine
 from t0.reports.example_scores import EXAMPLE, ROW, ExampleScores, read_scores, with_answers
-from t0.reports.lm_eval_samples import HarnessPrompt, read_harness
+from t0.reports.lm_eval_samples import read_harness
 from t0.reports.plots import Mark, run_letter
 from t0.reports.published import held_out_titles
 from t0.reports.result_files import (
@@ -192,6 +192,17 @@ def read_runs(paths: Iterable[Path]) -> tuple[EvaluatedRun, ...]:
         replace(run, mark=Mark(run_letter(position), position, run.label))
         for position, run in enumerate(labelled)
     )
+
+
+def tasks_by_dataset(runs: Sequence[EvaluatedRun]) -> dict[tuple[str, int], list[RankedTask]]:
+    """Returns (dataset, position of a run) -> the run's tasks, grouped by dataset."""
+    datasets = dict.fromkeys(task.dataset for run in runs for task in run.tasks)
+    return {
+        (dataset, position): tasks
+        for dataset in datasets
+        for position, run in enumerate(runs)
+        if (tasks := [task for task in run.tasks if task.dataset == dataset])
+    }
 
 
 def dataset_groups(runs: Sequence[EvaluatedRun]) -> dict[str, str]:
@@ -435,25 +446,14 @@ def _dataset_key(dataset: str, task: str) -> str:
 
 def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
     results = read_harness(content, path)
-    tasks = [_make_harness_task(*task) for _, task in sorted(results.tasks.items())]
+    tasks = []
+    for name, ((_, dataset, prompt), scores) in sorted(results.tasks.items()):
+        record = {"dataset": dataset, "prompt": prompt, "examples": len(scores)}
+        record["metrics"] = {"accuracy": scores.accuracy}
+        where = f"{path}: task '{name}'"
+        tasks.append(_make_ranked_task(name, record, where=where, scores=scores))
     run = _make_run(path, results.facts, None, results.notes)
     return replace(run, tasks=tuple(tasks), skipped=results.skipped)
-
-
-def _make_harness_task(prompt: HarnessPrompt, scores: ExampleScores) -> RankedTask:
-    task, dataset, name = prompt
-    dataset = _dataset_key(dataset, task)
-    return RankedTask(
-        name=task,
-        dataset=dataset,
-        prompt=name,
-        group=_default_group(dataset),
-        examples=len(scores),
-        accuracy=scores.accuracy,
-        chance=scores.chance,
-        metrics={"accuracy": scores.accuracy},
-        scores=scores,
-    )
 
 
 # Results of mode `eval`, which are metrics of decoded text.

@@ -256,8 +256,9 @@ def keep_apart(prompts: Sequence[ExampleScores]) -> list[ExampleScores]:
 
 
 def _not_by_row(scores: ExampleScores) -> ExampleScores:
-    marked = [f"{scores.numbered_by} {document}" for document in scores.documents or ()]
-    documents = None if scores.documents is None else np.array(marked, object)
+    documents = scores.documents
+    if documents is not None:
+        documents = np.array([f"{scores.numbered_by} {document}" for document in documents], object)
     return dataclasses.replace(scores, idx=-1 - scores.idx, documents=documents)
 
 

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from t0.reports import accuracies
-from t0.reports.evaluations import EvaluatedRun, RankedTask
+from t0.reports.evaluations import EvaluatedRun
 from t0.reports.published import MODELS, held_out_titles, published_accuracies, published_means
-from t0.reports.statistics import FIXED, CrossedMean, interval_of_share, mean_of_means
+from t0.reports.statistics import interval_of_share
 from t0.reports.tables import ReportColumn, ReportTable, Row
 
 
@@ -95,9 +95,11 @@ def _make_row(run: EvaluatedRun, datasets: Sequence[str], title: str) -> dict[st
         )
         chances = [[t.chance for t in tasks if t.chance is not None] for tasks in tasks_by_dataset]
         row["chance"] = _mean_of_means(chances) if all(chances) else None
-    crossed = [_crossed_mean(tasks) for tasks in tasks_by_dataset]
-    if None not in crossed:
-        interval = interval_of_share(crossed[0] if len(crossed) == 1 else mean_of_means(crossed))
+    scores = [[task.scores for task in tasks] for tasks in tasks_by_dataset]
+    if all(scores) and all(map(all, scores)):
+        grids = [accuracies.shared_grid([prompts]) for prompts in scores]
+        _, fixed = accuracies.estimate(grids, 0)
+        interval = interval_of_share(fixed)
         row |= {"low": 100 * float(interval.low), "high": 100 * float(interval.high)}
     row["models"] = {
         model: {
@@ -112,14 +114,6 @@ def _make_row(run: EvaluatedRun, datasets: Sequence[str], title: str) -> dict[st
 
 def _mean_of_means(groups: Sequence[Sequence[float]]) -> float:
     return float(np.mean([np.mean(values) for values in groups]))
-
-
-def _crossed_mean(tasks: Sequence[RankedTask]) -> CrossedMean | None:
-    """Returns the mean over the tasks (prompts) with its variance; None if a task has no scores."""
-    scores = [task.scores for task in tasks]
-    if not scores or not all(scores):
-        return None
-    return accuracies.crossed_accuracy(accuracies.shared_grid([scores]), FIXED, 0)
 
 
 def reproduction_table(rows: Sequence[Mapping[str, Any]]) -> ReportTable:

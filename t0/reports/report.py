@@ -24,7 +24,6 @@ import functools
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,23 +35,19 @@ from t0.files import paths
 from t0.files.any_path import any_path
 from t0.files.publishing import remove_leftovers, write_whole, writing
 from t0.reports.clean_examples import read_overlap
-from t0.reports.comparison import RunComparison, compare, comparison_tables, legend_lines
+from t0.reports.comparison import RunComparison, compare, legend_lines
 from t0.reports.diagnosis import reliability_rows
 from t0.reports.evaluation_plots import Plot, axis_label, list_plots
-from t0.reports.evaluation_tables import (
-    PROMPTS_FILE,
-    decoded_results,
-    evaluation_tables,
-    group_table,
-)
+from t0.reports.evaluation_rows import decoded_results
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples, script_json
 from t0.reports.held_out import headlines, held_out_means
 from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg, themed
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
+from t0.reports.report_tables import PROMPTS_FILE, group_tables, report_tables
 from t0.reports.statistics import CONFIDENCE, POWER
-from t0.reports.tables import MARK, ReportTable, Row, fact, number
+from t0.reports.tables import MARK, ReportTable, Row, fact, group_by, number
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table
 
 SCHEMA = 2
@@ -122,9 +117,7 @@ class EvaluationReport:
             several = len(self.runs) > 1
             lines += [f"{run.mark.letter} " * several + run.label for run in self.runs]
         for name, table in self.tables.items():
-            value_columns = [column for column in table.columns if column.kind != "run"]
-            is_shown = any(column.short for column in value_columns) and table.shown_rows
-            if is_shown and not (comparison and name in _REPLACED):
+            if table.is_in_terminal and not (comparison and name in _REPLACED):
                 lines += ["", table.title, *table.lines(width)]
         return lines
 
@@ -226,14 +219,13 @@ def read_report(
     comparison, compared_notes = _compare_runs(
         named, position, any_texts=any_texts, must_compare=must_compare
     )
-    tables = evaluation_tables(runs, read_overlap(overlap_path) if overlap_path else None)
-    tables += comparison_tables(comparison) if comparison else []
-    tables_by_name = {table.name: table for table in tables}
+    overlap = read_overlap(overlap_path) if overlap_path else None
+    tables = {table.name: table for table in report_tables(runs, overlap, comparison)}
     caller_notes = [*notes, *(note for run in curves for note in run.notes)]
     all_notes = dict.fromkeys(
         [*map(printable, caller_notes), *(n for run in runs for n in run.notes)]
     )
-    metrics = tables_by_name["metrics"].rows if "metrics" in tables_by_name else []
+    metrics = tables["metrics"].rows if "metrics" in tables else []
     return EvaluationReport(
         title=printable(title or ("T0 evaluation" if runs else "Training runs")),
         notes=(
@@ -244,7 +236,7 @@ def read_report(
         ),
         runs=runs,
         comparison=comparison,
-        tables=tables_by_name,
+        tables=tables,
         reliabilities=reliability_rows(runs),
         curves=curves,
     )
@@ -317,8 +309,8 @@ def _find_absent_classes(runs: Sequence[EvaluatedRun]) -> list[str]:
     for task in (task for run in runs for task in run.tasks):
         scores = task.scores
         if scores and scores.labels:
-            counts = Counter(scores.gold.tolist())
-            support = {name: counts[number] for number, name in enumerate(scores.labels)}
+            counts = scores.confusion.sum(axis=1).tolist()
+            support = dict(zip(scores.labels, counts, strict=True))
             if warning := warn_of_absent_classes(support, task.dataset):
                 warnings.setdefault(task.dataset, {})[task.name] = warning
     return [
@@ -338,16 +330,16 @@ def _is_mostly_tied(task: RankedTask) -> bool:
 
 def _find_signature_warnings(metrics: Sequence[Row]) -> list[str]:
     """Returns a warning for each metric that was computed differently for different runs."""
-    signatures: dict[tuple[str, str], set[str]] = {}
-    for row in metrics:
-        if not row["group"]:
-            signatures.setdefault((row["task"], row["metric"]), set()).add(str(row["signature"]))
-    return [
-        f"{task}: {metric} was computed in different ways "
-        f"({'; '.join(sorted(distinct))}): do not compare its values."
-        for (task, metric), distinct in signatures.items()
-        if len(distinct) > 1
-    ]
+    whole = group_by((row for row in metrics if not row["group"]), "task", "metric")
+    warnings = []
+    for (task, metric), rows in whole.items():
+        signatures = sorted({str(row["signature"]) for row in rows})
+        if len(signatures) > 1:
+            warnings.append(
+                f"{task}: {metric} was computed in different ways ({'; '.join(signatures)}): do "
+                "not compare its values."
+            )
+    return warnings
 
 
 # The page, and the files.
@@ -389,7 +381,7 @@ def _render_page(
         several=len(runs) > 1,
         tables=report.tables,
         decoded=decoded_results(runs),
-        group_table=lambda task: group_table(runs, task),
+        group_tables=group_tables(runs),
         figures=plots,
         svgs=svgs,
         fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),

@@ -16,8 +16,10 @@ apostrophe as prefix in CSV. An unknown value (None) is a dash on the page and i
 empty in CSV, and null in JSON.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from t0.files.table_files import separated_lines
@@ -78,6 +80,18 @@ def p_value(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 
+def group_by(rows: Iterable[Row], *keys: str) -> dict[Any, list[Row]]:
+    """Returns value of a key, or values of several -> the rows with it, in the order of the rows.
+
+    >>> group_by([{"run": 0, "step": 1}, {"run": 0, "step": 2}], "run")
+    {0: [{'run': 0, 'step': 1}, {'run': 0, 'step': 2}]}
+    """
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(itemgetter(*keys)(row), []).append(row)
+    return groups
+
+
 def prompt_name(row: Row) -> str:
     """Returns the name of a row's prompt; the name of its task if the prompt has no name."""
     return row["prompt"] or row["task"]
@@ -124,6 +138,8 @@ class ReportColumn:
       css: the CSS classes of the cells, "t ..." for texts and "n ..." for numbers.
       kind: "name" (shown in bold), "run" (shown with the run's letter and colour) or "prompt" (a
         click opens the prompt's examples).
+      needed: a function that returns whether a row needs the column. If no row does, the column is
+        left out. By default, the column is always there.
     """
 
     key: str
@@ -134,6 +150,7 @@ class ReportColumn:
     detail: Callable[[Row], str] | None = None
     css: str = "n"
     kind: str = ""
+    needed: Callable[[Row], bool] | None = None
 
     def cell(self, row: Row) -> str:
         """Formats the cell of a row."""
@@ -161,17 +178,19 @@ class ReportTable:
         rows.
       shown: a function that returns whether the page and the terminal show a row; by default they
         show all rows.
+      terminal_rows: with more rows than this, the terminal does not show the table.
     """
 
     name: str
     title: str
     columns: Sequence[ReportColumn]
-    rows: Sequence[Row]
+    rows: Sequence[Row] = ()
     note: str = ""
     file: str = ""
     nested: Sequence[str] = ()
     long: bool = False
     shown: Callable[[Row], bool] | None = None
+    terminal_rows: float = math.inf
 
     @property
     def shown_rows(self) -> list[Row]:
@@ -195,6 +214,12 @@ class ReportTable:
         names = [name for name in (records or [{}])[0] if name not in self.nested]
         rows = ([escape_formula(record[name]) for name in names] for record in records)
         return "".join(separated_lines([names, *rows]))
+
+    @property
+    def is_in_terminal(self) -> bool:
+        """Whether the terminal shows the table: it has values to show, and not too many rows."""
+        has_values = any(column.short for column in self.columns if column.kind != "run")
+        return has_values and bool(self.shown_rows) and len(self.rows) <= self.terminal_rows
 
     def lines(self, width: int | None = None) -> Iterator[str]:
         """Yields the table's lines for a terminal of `width` characters; None for no limit."""

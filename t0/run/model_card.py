@@ -24,7 +24,7 @@ from t0.config import saved_config
 from t0.errors import UserError, printable, reading
 from t0.files.any_path import any_path, read_lines
 from t0.prompts.model_prompts import RecordedPrompt, find_model_folder, read_model_prompts
-from t0.reports.evaluation_tables import dataset_rows, prompt_rows
+from t0.reports.evaluation_rows import dataset_rows, prompt_rows
 from t0.reports.evaluations import EvaluatedRun, read_runs
 from t0.reports.paper_tables import escape_markdown
 from t0.reports.tables import interval

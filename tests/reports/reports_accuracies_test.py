@@ -56,6 +56,16 @@ def test_shared_grid_has_the_rows_that_all_runs_scored():
     assert not nothing.present.any()
 
 
+def test_shared_grid_leaves_out_an_example_under_one_prompt_only():
+    whole, first_rows = scores([True] * 4), scores([True] * 3)
+    grid = accuracies.shared_grid([[whole, first_rows], [whole, scores([True] * 2)]])
+    present = [[True] * 4, [True, True, False, False]]
+    assert grid.present.tolist() == present
+    assert [run[0].tolist() for run in grid.right] == [present] * 2
+    assert grid.left_out == (0, 1)  # no run scored row 3 under the second prompt
+    assert accuracies.accuracy([grid], 0)["mean"] == 100.0
+
+
 def test_shared_grid_drops_examples_with_other_texts():
     first = scores([True] * 4, texts=[1, 2, 3, 4])
     second = scores([False] * 4, texts=[1, 2, 9, 0])  # 0: the file does not have it

@@ -88,6 +88,16 @@ def test_class_metrics_in_terminal_csv_json_and_page(tickets, tmp_path, capsys, 
     assert '<section id="class_means">' in page
 
 
+def test_many_classes_are_on_the_page_but_not_in_the_terminal(evaluation):
+    kinds = [f"kind {n}" for n in range(41)]
+    line = example_line(0, [-1.0 - n for n in range(41)], 0, texts=kinds)
+    report = read_report([evaluation().add("tickets_say", "tickets", "say", [line]).write()])
+    assert len(report.rows("classes")) == 41
+    assert "Metrics per class (%)" not in report.lines()
+    headings = [column.heading for column in report.tables["classes"].columns]
+    assert headings[:3] == ["Dataset", "Prompt", "Class"]  # one run needs no column of runs
+
+
 def test_metrics_of_a_user_in_terminal_csv_json_and_page(
     evaluation, tmp_path, capsys, rough_pictures
 ):

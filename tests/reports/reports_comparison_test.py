@@ -7,11 +7,10 @@ from scipy import stats
 
 from t0.errors import UserError
 from t0.reports import comparison, read_report
-from t0.reports.accuracies import crossed_gap, shared_grid
+from t0.reports.accuracies import estimate, shared_grid
 from t0.reports.comparison import legend_lines, tied_letters
 from t0.reports.evaluations import read_runs
 from t0.reports.report_runs import notes_on, read_named_runs
-from t0.reports.statistics import RANDOM
 from tests.reports.made_up_evaluations import example_line, random_lines
 
 
@@ -136,7 +135,7 @@ def test_comparison_interval_is_wider_with_shared_documents(evaluation):
             made.append(str(evaluation(folder).add("rte_0", "super_glue/rte", "0", lines).write()))
     alone, together = (compare(p).rows[0] for p in (paths, grouped))
     assert alone.differences[1]["difference"] == together.differences[1]["difference"]
-    gaps = (crossed_gap(row.grids[0], RANDOM, 0, 1) for row in (together, alone))
+    gaps = (estimate(row.grids, 0, 1)[0] for row in (together, alone))
     assert [gap.clusters for gap in gaps] == [10, 60]
 
 
@@ -301,6 +300,11 @@ def test_prompts_of_a_run_that_are_numbered_differently_are_not_paired(evaluatio
     grid = shared_grid([[task.scores for task in run.tasks]])
     assert len(grid.rows) == 80  # no row of one prompt is a row of the other
     assert grid.present.sum(axis=0).tolist() == [1] * 80
+    lines = [line | {"document": str(line["idx"] // 4)} for line in lines]
+    made.add("a", "mine", "a", lines).add("b", "mine", "b", lines, numbered_by="example")
+    (run,) = read_runs([made.write()])
+    grid = shared_grid([[task.scores for task in run.tasks]])
+    assert set(grid.documents) == {f"{kind}{n}" for kind in ("", "example ") for n in range(10)}
     made.add("b", "mine", "b", lines)
     (run,) = read_runs([made.write()])
     assert not run.notes

@@ -2,7 +2,7 @@ import pytest
 
 from t0.reports import read_report, read_runs, write_report
 from t0.reports.evaluation_plots import boxed_runs, draw_references, metric_panels
-from t0.reports.evaluation_tables import decoded_results
+from t0.reports.evaluation_rows import decoded_results
 from t0.reports.plots import new_figure
 from tests.reports.made_up_evaluations import random_lines, recipes_decoded
 

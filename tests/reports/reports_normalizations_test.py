@@ -8,7 +8,7 @@ import pytest
 from t0.errors import UserError
 from t0.reports import read_report, read_runs
 from t0.reports.diagnosis import reliability_panels, reliability_rows
-from t0.reports.evaluation_tables import normalization_rows
+from t0.reports.evaluation_rows import normalization_rows
 from t0.reports.plots import new_figure
 from t0.reports.statistics import calibration_interval
 from tests.reports.made_up_evaluations import example_line, random_lines

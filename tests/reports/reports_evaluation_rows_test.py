@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from t0.reports import read_named_runs, read_report, write_report
-from t0.reports.evaluation_tables import decoded_results, group_table
+from t0.reports.evaluation_rows import decoded_results
 from t0.reports.published import (
     held_out_titles,
     published_accuracies,
     published_mean,
     published_means,
 )
+from t0.reports.report_tables import group_tables
 from t0.reports.tables import MARK
 from tests.reports.made_up_evaluations import (
     SIGNATURE,
@@ -89,12 +90,13 @@ def test_summary_joins_checkpoints_of_one_model(evaluation, two_runs):
 
 def test_summary_metrics_of_tasks_categories_and_parts(decoded):
     (run,) = runs = read_report([decoded]).runs
-    groups = group_table(runs, "sni_def_pos_2").rows
+    tables = group_tables(runs)
+    groups = tables["sni_def_pos_2"].rows
     names = ["data_to_text", "textual_entailment", "task1300_rte_weather", "task1301_rte_weather"]
     assert [row["group"] for row in groups] == names
     values = {"metric exact_match": 29.0, "metric rougeL": 47.5}
     assert groups[0] == {"group": "data_to_text", "label": run.label, MARK: run.mark} | values
-    assert group_table(runs, "mt_en_de").rows == []
+    assert [*tables] == ["sni_def_pos_2"]
     assert decoded_results(runs)[0]["metrics"] == ["exact_match", "rougeL"]
 
 
