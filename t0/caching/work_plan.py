@@ -30,17 +30,24 @@ import t0
 from t0 import sources
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit, rows_of_source
 from t0.caching.prompted_rows import Prompt, RowRange
-from t0.caching.provenance import RECORD_FORMAT, bound_values, identify_data, provenance
+from t0.caching.provenance import (
+    RECORD_FORMAT,
+    bound_values,
+    few_shot_fields,
+    identify_data,
+    provenance,
+)
 from t0.caching.record_rows import RowSource
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exemptions
+from t0.catalogue.exemplars import ExemplarTask, describe_lost_separators
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
 from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
-from t0.tasks.prompted_tasks import expand_choices, is_prompted, is_prompted_source
+from t0.tasks.prompted_tasks import expand_choices, form_of, is_prompted, is_prompted_source
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
@@ -149,12 +156,9 @@ def plan_work(
       setup: how a process registers the tasks.
 
     Raises:
-      UserError: if the vocabulary cannot be read, or if a task is few-shot.
+      UserError: if the vocabulary cannot be read.
     """
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
-    for name, task in tasks.items():
-        if getattr(task.source, "few_shot", None) is not None:
-            raise UserError(f"{name}: few-shot prompts cannot be cached: leave the task out")
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
     work = Work()
     for split in splits:
@@ -197,7 +201,7 @@ def _add_row_ranges(
                 work.fail(split, error)
             continue
         pieces = _pieces(rows.num_rows)
-        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options)
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options, opened)
         if prompts:
             ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
@@ -225,13 +229,15 @@ def _add_prompts(
     data: Data,
     pieces: tuple[tuple[int, int], ...],
     options: RecordOptions,
+    opened: OpenedSplits,
 ) -> tuple[Prompt, ...]:
-    specs: dict[tuple[Any, str], list[SplitSpec]] = {}
+    specs: dict[Any, list[SplitSpec]] = {}
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
+            exemplars = _exemplars_key(source, opened)
         except UserError as error:
             work.fail(split, error)
             continue
@@ -245,6 +251,7 @@ def _add_prompts(
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
             **_unlabelled_key(source, options),
+            **exemplars,
         }
         spec = work.specs[split] = SplitSpec(
             split,
@@ -259,9 +266,50 @@ def _add_prompts(
             template=template.name,
             row_source=RowSource(*data, template.name, choices),
             exemptions=exemptions(*data, template.name),
+            notes=_separator_notes(task),
         )
-        specs.setdefault((template, source.seed_name), []).append(spec)
-    return tuple(Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items())
+        form = form_of(source)
+        specs.setdefault((template, source.seed_name, split.name, form), []).append(spec)
+    return tuple(
+        Prompt(
+            template,
+            seed,
+            tuple(some),
+            form
+            and ExemplarTask(
+                name,
+                form,
+                *data[:2],
+                template,
+                seed,
+                tasks[some[0].split.task].source.split_mapping,
+            ),
+        )
+        for (template, seed, name, form), some in specs.items()
+    )
+
+
+def _exemplars_key(source: PromptedSource, opened: OpenedSplits) -> dict[str, Any]:
+    """Returns an entry for a part's key; {} if the prompts are zero-shot.
+
+    Raises:
+      UserError: if the rows of the exemplars cannot be read.
+    """
+    form = form_of(source)
+    if form is None:
+        return {}
+    split = form.settings.split
+    rows = opened.rows(_data(source, split))
+    files = identify_data(source, split) or []
+    return {"few_shot": [*few_shot_fields(form), split, rows.num_rows, rows.where, *files]}
+
+
+def _separator_notes(task: seqio.Task) -> tuple[str, ...]:
+    form = form_of(task.source)
+    if form is None:
+        return ()
+    vocabulary = task.output_features["inputs"].vocabulary
+    return tuple(describe_lost_separators(form.settings, vocabulary.encode))
 
 
 def _add_shard_runs(
@@ -297,6 +345,7 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> S
         keeps_unlabelled=_keeps_unlabelled(source, options),
         template=name,
         exemptions=exemptions(*_data(source, split.name), name),
+        notes=_separator_notes(task),
     )
 
 
