@@ -32,6 +32,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from t0 import sources
 from t0.caching import parts, record_rows
 from t0.caching.cache_plan import LONGEST
@@ -39,7 +41,7 @@ from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
 from t0.catalogue.exemplars import ExemplarTask, FewShotPrompts
 from t0.errors import UserError
-from t0.files import OutputError, tf_examples, tfrecord
+from t0.files import OutputError, paths, tf_examples, tfrecord
 from t0.prompts import (
     NO_LABEL,
     Example,
@@ -161,7 +163,7 @@ class Renderer:
 
     def few_shot(self, task: ExemplarTask) -> FewShotPrompts:
         """Returns what puts exemplars before the inputs of a task's rows."""
-        key = task.data, task.seed_name, task.few_shot
+        key = task.data, task.seed_name, task.few_shot, task.order
         if key not in self._few_shot:
             if any(data != task.data for data, *_ in self._few_shot):
                 self._few_shot.clear()
@@ -172,6 +174,7 @@ class Renderer:
                 lambda: self._exemplar_rows(*task.data),
                 TextMeasure(self._count, functools.partial(self._fits, settings.length)),
                 templates,
+                lambda split: np.frombuffer(paths.read_bytes(task.order), np.int32),
             )
         return self._few_shot[key]
 

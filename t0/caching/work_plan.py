@@ -22,8 +22,9 @@ import functools
 import hashlib
 import json
 import math
+import posixpath
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import t0
@@ -44,10 +45,12 @@ from t0.catalogue.exemplars import ExemplarTask, describe_lost_separators
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.files import paths, write_whole
 from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
 from t0.tasks.prompted_tasks import expand_choices, form_of, is_prompted, is_prompted_source
+from t0.tasks.seqio_order import seqio_order
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
@@ -184,6 +187,7 @@ def _add_row_ranges(
     vocabulary = tasks[splits[0].task].output_features["inputs"].vocabulary
     model = vocabulary.sp_model
     work.model = model, vocabulary.eos_id
+    few_shot_of = functools.partial(_few_shot_task, opened=opened, parts_dir=parts_dir)
     ranges: list[list[RowRange]] = []
     for data, of_data in by_data.items():
         try:
@@ -201,7 +205,7 @@ def _add_row_ranges(
                 work.fail(split, error)
             continue
         pieces = _pieces(rows.num_rows)
-        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options, opened)
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options, few_shot_of)
         if prompts:
             ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
@@ -229,15 +233,15 @@ def _add_prompts(
     data: Data,
     pieces: tuple[tuple[int, int], ...],
     options: RecordOptions,
-    opened: OpenedSplits,
+    few_shot_of: Callable[[PromptedSource, str], tuple[ExemplarTask | None, dict[str, Any]]],
 ) -> tuple[Prompt, ...]:
-    specs: dict[Any, list[SplitSpec]] = {}
+    prompts: dict[Any, tuple[ExemplarTask | None, list[SplitSpec]]] = {}
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
-            exemplars = _exemplars_key(source, opened)
+            few_shot, few_shot_key = few_shot_of(source, split.name)
         except UserError as error:
             work.fail(split, error)
             continue
@@ -251,7 +255,7 @@ def _add_prompts(
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
             **_unlabelled_key(source, options),
-            **exemplars,
+            **few_shot_key,
         }
         spec = work.specs[split] = SplitSpec(
             split,
@@ -268,40 +272,50 @@ def _add_prompts(
             exemptions=exemptions(*data, template.name),
             notes=_separator_notes(task),
         )
-        form = form_of(source)
-        specs.setdefault((template, source.seed_name, split.name, form), []).append(spec)
-    return tuple(
-        Prompt(
-            template,
-            seed,
-            tuple(some),
-            form
-            and ExemplarTask(
-                name,
-                form,
-                *data[:2],
-                template,
-                seed,
-                tasks[some[0].split.task].source.split_mapping,
-            ),
+        _, some = prompts.setdefault(
+            (template, source.seed_name, split.name, form_of(source)), (few_shot, [])
         )
-        for (template, seed, name, form), some in specs.items()
+        some.append(spec)
+    return tuple(
+        Prompt(template, seed, tuple(some), few_shot)
+        for (template, seed, *_), (few_shot, some) in prompts.items()
     )
 
 
-def _exemplars_key(source: PromptedSource, opened: OpenedSplits) -> dict[str, Any]:
-    """Returns an entry for a part's key; {} if the prompts are zero-shot.
+def _few_shot_task(
+    source: PromptedSource, split: str, *, opened: OpenedSplits, parts_dir: str
+) -> tuple[ExemplarTask | None, dict[str, Any]]:
+    """Returns the task for the jobs, and an entry for a part's key; None and {} if zero-shot.
+
+    SeqIO's order of the exemplars is stored once, next to the caches.
 
     Raises:
       UserError: if the rows of the exemplars cannot be read.
     """
     form = form_of(source)
     if form is None:
-        return {}
-    split = form.settings.split
-    rows = opened.rows(_data(source, split))
-    files = identify_data(source, split) or []
-    return {"few_shot": [*few_shot_fields(form), split, rows.num_rows, rows.where, *files]}
+        return None, {}
+    settings, order = form.settings, ""
+    exemplars = opened.rows(_data(source, settings.split))
+    if settings.order:
+        counts = exemplars.num_rows, opened.rows(_data(source, split)).num_rows
+        numbers = "-".join(map(str, (*counts, settings.k, settings.seed)))
+        order = posixpath.join(posixpath.dirname(parts_dir), f"seqio_order.{numbers}.int32")
+        if not paths.exists(order):
+            write_whole(order, seqio_order(*counts, k=settings.k, seed=settings.seed).tobytes())
+    task = ExemplarTask(
+        split,
+        form,
+        source.dataset,
+        source.subset,
+        source.template,
+        source.seed_name,
+        source.split_mapping,
+        order,
+    )
+    files = identify_data(source, settings.split) or []
+    key = [*few_shot_fields(form), settings.split, exemplars.num_rows, exemplars.where, *files]
+    return task, {"few_shot": key}
 
 
 def _separator_notes(task: seqio.Task) -> tuple[str, ...]:

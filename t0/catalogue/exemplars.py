@@ -59,6 +59,8 @@ class FewShotPrompts:
         prompt is made. They stay in memory, because a draw may need any of them.
       measure: how the texts are measured.
       templates: see `t0.catalogue.prompted_task.FewShotForm`.
+      order: a function of the split that returns the row numbers of its exemplars, K for each row;
+        needed if the settings have an order.
 
     Raises:
       UserError: there are fewer rows than exemplars, or `check_few_shot` refuses the task.
@@ -71,6 +73,7 @@ class FewShotPrompts:
         rows: Rows | Callable[[], Rows],
         measure: TextMeasure,
         templates: Sequence[tuple[Template, str]] = (),
+        order: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
         check_few_shot(task, few_shot)
         self.few_shot = few_shot
@@ -78,6 +81,7 @@ class FewShotPrompts:
         self._task = task
         self._measure = measure
         self._name = task.seed_name
+        self._order = functools.lru_cache(1)(order) if order else None
         self._candidate = functools.lru_cache(_REMEMBERED)(self._render)
         self._read_rows = rows
         if not callable(rows):
@@ -128,10 +132,23 @@ class FewShotPrompts:
         """
         return tuple(self._draw("predict", 0, {}, None)) if self.few_shot.store else ()
 
+    def _take(self, split: str, index: int) -> list[Exemplar]:
+        k = self.few_shot.k
+        numbers = self._order(split)[index * k : (index + 1) * k]
+        candidates = [self._candidate(int(number), None) for number in numbers]
+        if None in candidates:
+            raise UserError(
+                f"{self._name}: row {numbers[candidates.index(None)]} of '{self.few_shot.split}' has "
+                "no target or is not rendered, so SeqIO's order is undefined: leave out `order`"
+            )
+        return [candidate.exemplar for candidate in candidates]
+
     def _draw(
         self, split: str, index: int, row: Mapping[str, Any], example: Example | None
     ) -> list[Exemplar]:
         few_shot, exemplars = self.few_shot, []
+        if few_shot.order and example is not None:
+            return self._take(split, index)
         mapping = self._task.split_mapping
         is_same_split = mapping.get(split, split) == mapping[few_shot.split]
         key, quota = self._key(row), _LabelQuota(few_shot.k)
@@ -198,6 +215,10 @@ def check_few_shot(task: PromptedRows, few_shot: FewShot) -> None:
             f"{name} has no split '{few_shot.split}' to draw exemplars from, it has: "
             f"{', '.join(task.split_mapping)}. Leave the task out"
         )
+    if few_shot.order and (few_shot.balance or not few_shot.same_template):
+        raise UserError(
+            "`order: seqio` fixes the exemplars: leave out `balance` and `same_template`, or `order`"
+        )
     if few_shot.balance and not task.template.answer_choices:
         raise UserError(
             f"{name} has no answer choices, so its labels cannot be balanced: leave out `balance`"
@@ -220,6 +241,7 @@ class ExemplarTask:
     Attributes:
       split: the task's split whose rows get exemplars.
       few_shot: how.
+      order: the file with the row numbers of the exemplars, as int32; "" if they are drawn.
       dataset, subset, template, seed_name, split_mapping: those of the task.
     """
 
@@ -230,6 +252,7 @@ class ExemplarTask:
     template: Template
     seed_name: str
     split_mapping: Mapping[str, str]
+    order: str = ""
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:

@@ -10,6 +10,7 @@ import re
 import reprlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from t0.catalogue.entries import catalogue_entries, own_entries
 from t0.catalogue.exemplars import check_few_shot
@@ -134,6 +135,10 @@ def few_shot_forms(
       UserError: an expression matches no task, `check_few_shot` refuses a task, or two tasks of the
         same name would differ.
     """
+
+    def data(name: str) -> tuple[Any, ...]:
+        return tasks[name].dataset, tasks[name].subset, tasks[name].split_mapping
+
     forms: dict[str, tuple[str, FewShotForm]] = {}
     ends = time.monotonic() + _MATCHING_SECONDS
     for mixture in mixtures:
@@ -152,7 +157,7 @@ def few_shot_forms(
                 raise UserError(f"{where}: few_shot: {error}") from None
             templates = ()
             if not few_shot.settings.same_template:
-                siblings = [tasks[other] for other in selected if _is_sibling(tasks, name, other)]
+                siblings = [tasks[other] for other in selected if data(other) == data(name)]
                 templates = tuple((task.template, task.seed_name) for task in siblings)
             form = name, FewShotForm(few_shot.settings, templates)
             new = few_shot_name(name, few_shot.settings.k)
@@ -162,16 +167,6 @@ def few_shot_forms(
                     "other settings. Give both the same settings, or another k."
                 )
     return forms
-
-
-def _is_sibling(tasks: Mapping[str, PromptedRows], name: str, other: str) -> bool:
-    """Returns whether two tasks have the same rows."""
-    task, sibling = tasks[name], tasks[other]
-    return (task.dataset, task.subset, task.split_mapping) == (
-        sibling.dataset,
-        sibling.subset,
-        sibling.split_mapping,
-    )
 
 
 def _title(member: MixtureMember) -> str:

@@ -49,6 +49,8 @@ class FewShot:
         uses the length of its run instead.
       same_template: whether exemplars have the row's template. If not, each has a random template of
         the few-shot tasks on the same dataset.
+      order: None draws exemplars for each row by itself; "seqio" takes them in the order of SeqIO's
+        `FewshotDataSource`, which may draw the row itself.
       store: whether a model that is trained on the task stores exemplars with its prompts.
     """
 
@@ -66,6 +68,7 @@ class FewShot:
     final_suffix: str = ""
     length: Tokens | None = None
     same_template: bool = True
+    order: Literal["seqio"] | None = None
     store: bool = True
 
     @property
@@ -86,7 +89,7 @@ class FewShot:
 
 
 # The options for tasks of a mixture. Evaluations do not have them.
-MIXTURE_OPTIONS = ("length", "same_template", "store")
+MIXTURE_OPTIONS = ("length", "same_template", "order", "store")
 
 
 def read_few_shot(

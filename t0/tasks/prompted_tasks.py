@@ -26,6 +26,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.exemplars import FewShotPrompts
 from t0.catalogue.prompted_task import FewShotForm, few_shot_name, open_rows
@@ -47,6 +49,7 @@ from t0.sources import (
 from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
+from t0.tasks.seqio_order import seqio_order
 from t0.tasks.vocabulary import t5_features, tokenized, vocabulary_measure
 
 
@@ -328,9 +331,10 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
             feature = task.output_features["inputs"]
             vocabulary = feature.vocabulary.sentencepiece_model_file
             few_shot = source.few_shot.few_shot if source.few_shot else None
-            name = few_shot_name(source.seed_name, few_shot.k) if few_shot else source.seed_name
-            recorded[name] = RecordedPrompt(
-                name,
+            own_name = source.seed_name
+            own_name = few_shot_name(own_name, few_shot.k) if few_shot else own_name
+            recorded[own_name] = RecordedPrompt(
+                own_name,
                 "/".join(filter(None, (source.dataset, source.subset))),
                 feature.add_eos,
                 dataclasses.replace(source.template, where=""),
@@ -357,7 +361,12 @@ def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompt
         return _exemplar_rows(source.dataset, source.subset, split, tuple(data_dirs()))
 
     measure = vocabulary_measure(form.settings.length)
-    return FewShotPrompts(source, form.settings, read_rows, measure, form.templates)
+
+    def order(split: str) -> np.ndarray:
+        train_rows, rows = (source.open(name).num_rows for name in (form.settings.split, split))
+        return seqio_order(train_rows, rows, k=form.settings.k, seed=form.settings.seed)
+
+    return FewShotPrompts(source, form.settings, read_rows, measure, form.templates, order)
 
 
 @functools.lru_cache(maxsize=1)  # the prompts of a dataset have the same rows

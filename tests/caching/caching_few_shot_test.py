@@ -1,14 +1,17 @@
 """Few-shot tasks are cached without TensorFlow: equal records, counts, refusals, and staleness."""
 
+import copy
 import io
 import json
 
 import pytest
 import seqio
+from seqio import experimental
 
 from t0.caching import CacheSelection, RecordOptions, Setup, cache, provenance, work_plan
 from t0.catalogue import PromptedTask
 from t0.catalogue.prompted_task import FewShotForm
+from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import FewShot
 from t0.sources.mixture_files import read_mixtures
@@ -135,7 +138,7 @@ def test_splits_without_room_for_exemplars_are_refused(register, tmp_path):
     ):
         cache_into(tmp_path / "out", "mine_ask_3shot")
     register(k=41)
-    with pytest.raises(Exception, match="41 exemplars, but its split 'train' has only 40 rows"):
+    with pytest.raises(UserError, match="41 exemplars, but its split 'train' has only 40 rows"):
         cache_into(tmp_path / "out", "mine_ask_41shot")
 
 
@@ -183,3 +186,47 @@ def test_gin_defines_few_shot_tasks(register):
     assert made == {"mine_ask_2shot", "mine_ask_2shot_score_eval"}
     first = next(seqio.TaskRegistry.get("mine_ask_2shot").source.records("validation"))
     assert first["inputs"].count("\n\n\n") == 2
+
+
+def test_seqios_order_equals_its_few_shot_source(register, tmp_path):
+    texts = {"x_y_delimiter": "", "inputs_prefix": "Q: ", "targets_prefix": " A:"}
+    register(order="seqio", k=3, seed=5, example_separator=" ## ", **texts)
+    cache_into(tmp_path / "out", "mine_ask_3shot")
+    few_shot = seqio.TaskRegistry.get("mine_ask_3shot").source
+    zero_shot = copy.copy(few_shot)
+    zero_shot.few_shot = None
+    theirs = experimental.FewshotDataSource(
+        zero_shot, 3, train_feature_keys=("inputs", "targets")
+    ).get_dataset("validation", shuffle=True, seed=5)
+    # Their source shuffles the rows too. Compare the blocks with ours, which keep the rows' order.
+    del texts["x_y_delimiter"]
+    theirs = experimental.fewshot_preprocessor(theirs, example_separator=" ## ", **texts)
+    theirs = [each["inputs"].decode() for each in theirs.as_numpy_iterator()]
+    ours = [each["inputs"] for each in few_shot.records("validation")]
+
+    def shots(prompts):
+        return [prompt.rpartition(" ## ")[0] for prompt in prompts]
+
+    assert shots(ours) == shots(theirs)
+    assert sorted(p.rpartition(" ## ")[2] for p in ours) == sorted(
+        p.rpartition(" ## ")[2] for p in theirs
+    )
+    cached = read(tmp_path / "out")["mine_ask_3shot/validation.tfrecord-00000-of-00001"]
+    stored = [
+        example.features.feature["inputs_pretokenized"].bytes_list.value[0].decode()
+        for example in cached
+    ]
+    assert stored == ours
+    register(order="seqio", k=3, example_separator=" ## ", **texts, x_y_delimiter="")
+    unshuffled = experimental.FewshotDataSource(
+        zero_shot, 3, train_feature_keys=("inputs", "targets")
+    ).get_dataset("validation", shuffle=False)
+    unshuffled = experimental.fewshot_preprocessor(unshuffled, example_separator=" ## ", **texts)
+    source = seqio.TaskRegistry.get("mine_ask_3shot").source
+    assert [each["inputs"].decode() for each in unshuffled.as_numpy_iterator()] == [
+        each["inputs"] for each in source.records("validation")
+    ]
+    with pytest.raises(UserError, match="row .* is not rendered, so SeqIO's order is undefined"):
+        list(seqio.TaskRegistry.get("mine_some_3shot").source.records("train"))
+    with pytest.raises(UserError, match="`order: seqio` fixes the exemplars: leave out `balance`"):
+        register(order="seqio", balance="labels")
