@@ -501,20 +501,20 @@ def _render(
     for output in outputs:
         output.report.count_answers(compiled.fixed_choices)
     few_shot = prompt.few_shot and renderer.few_shot(prompt.few_shot)
-    rendered = []
-    for raw, row, columns in rows:
-        example = compiled.example(row, raw.number)
-        if example is None:
-            for output in outputs:
-                output.report.target(None, raw.hidden, raw.number)
-        elif few_shot:
-            made = few_shot.prompt(prompt.few_shot.split, raw.number, columns, example)
-            inputs = made.inputs if made else example.inputs
-            raw = raw._replace(few_shot=True, prompt=made)
-            rendered.append((raw, dataclasses.replace(example, inputs=inputs)))
-        else:
-            rendered.append((raw, example))
     try:
+        rendered = []
+        for raw, row, columns in rows:
+            example = compiled.example(row, raw.number)
+            if example is None:
+                for output in outputs:
+                    output.report.target(None, raw.hidden, raw.number)
+            elif few_shot:
+                made = few_shot.prompt(prompt.few_shot.split, raw.number, columns, example)
+                inputs = made.inputs if made else example.inputs
+                raw = raw._replace(few_shot=True, prompt=made)
+                rendered.append((raw, dataclasses.replace(example, inputs=inputs)))
+            else:
+                rendered.append((raw, example))
         entries = {
             eos: renderer.inputs([example.inputs for _, example in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}

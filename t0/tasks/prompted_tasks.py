@@ -378,10 +378,12 @@ def _exemplar_rows(
 
 
 def _stored_exemplars(source: PromptedSource) -> tuple[Exemplar, ...]:
-    if source.few_shot is None:
+    form = form_of(source)
+    if form is None:
         return ()
     try:
-        return source.few_shot.stored_exemplars()
+        # A new object, so that a training run does not keep the rows of all datasets in memory.
+        return few_shot_prompts(source, form).stored_exemplars()
     except AbsentData as error:  # a run may have only the cache
         _print_once(f"note: no exemplars are stored for predictions: {error}")
         return ()

@@ -14,10 +14,13 @@ from t0.catalogue.prompted_task import FewShotForm
 from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import FewShot
+from t0.prompts.model_prompts import read_model_prompts
 from t0.sources.mixture_files import read_mixtures
 from t0.tasks import task_definitions
 from t0.tasks.few_shot_tasks import add_mixture_tasks
+from t0.tasks.prompted_tasks import prompts_of_mixture
 from t0.testing import train_vocabulary, write_dataset
+from t0.training import model_directory
 from tests.caching.caching_prompted_rows_test import read
 
 PROMPTS = {
@@ -211,7 +214,7 @@ def test_seqios_order_equals_its_few_shot_source(register, tmp_path):
     assert sorted(p.rpartition(" ## ")[2] for p in ours) == sorted(
         p.rpartition(" ## ")[2] for p in theirs
     )
-    cached = read(tmp_path / "out")["mine_ask_3shot/validation.tfrecord-00000-of-00001"]
+    cached = read(tmp_path / "out" / "mine_ask_3shot")["validation.tfrecord-00000-of-00001"]
     stored = [
         example.features.feature["inputs_pretokenized"].bytes_list.value[0].decode()
         for example in cached
@@ -230,3 +233,26 @@ def test_seqios_order_equals_its_few_shot_source(register, tmp_path):
         list(seqio.TaskRegistry.get("mine_some_3shot").source.records("train"))
     with pytest.raises(UserError, match="`order: seqio` fixes the exemplars: leave out `balance`"):
         register(order="seqio", balance="labels")
+
+
+def test_training_stores_exemplars_and_says_so(register, tmp_path, capsys):
+    lengths = {"inputs": 64, "targets": 8}
+    register()
+    prompts = prompts_of_mixture("mine_ask_3shot_score_eval", lengths)
+    model_directory.save_prompts(str(tmp_path), prompts.to_json(), prompts.vocabulary)
+    assert "prompts.json stores 3 rows of the training data" in capsys.readouterr().out
+    (stored,) = read_model_prompts(str(tmp_path)).prompts
+    assert stored.task == "mine_ask_3shot"
+    assert {exemplar.inputs for exemplar in stored.exemplars} <= {
+        f"{row['text']}?" for row in TRAIN
+    }
+    assert len(stored.exemplars) == 3
+    register(store=False)
+    prompts = prompts_of_mixture("mine_ask_3shot", lengths)
+    assert prompts.prompts[0].exemplars == ()
+    model_directory.save_prompts(str(tmp_path), prompts.to_json(), prompts.vocabulary)
+    assert capsys.readouterr().out == ""
+    next((tmp_path / "data" / "mine").glob("train.*")).unlink()
+    register(seed=9)
+    assert prompts_of_mixture("mine_ask_3shot", lengths).prompts[0].exemplars == ()
+    assert "no exemplars are stored for predictions" in capsys.readouterr().err
