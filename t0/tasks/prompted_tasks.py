@@ -357,6 +357,7 @@ def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompt
     """Returns what puts exemplars before a task's inputs. It reads them with the first prompt."""
 
     def read_rows() -> Sequence[Mapping[str, Any]]:
+        source.open(form.settings.split)  # checks the columns, which may differ between prompts
         split = source.split_mapping[form.settings.split]
         return _exemplar_rows(source.dataset, source.subset, split, tuple(data_dirs()))
 

@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 
 import pytest
 import seqio
@@ -34,7 +35,10 @@ PROMPTS = {
 TRAIN = [{"text": f"day {n // 2}", "label": n % 2, "id": n} for n in range(40)]
 SPLITS = {
     "train": TRAIN,
-    "validation": [{"text": f"night {n}", "label": 1, "id": n} for n in range(9)],
+    # Row 4 is longer than the others.
+    "validation": [
+        {"text": f"night {n}" + " 9" * 20 * (n == 4), "label": 1, "id": n} for n in range(9)
+    ],
 }
 
 
@@ -90,6 +94,7 @@ def cache_into(folder, *tasks, **options):
         {"length": 40, "budget": 31},
         {"balance": "labels", "k": 2, "exclude_self": False, "seed": 4},
         {"same_template": False},
+        {"length": 42, "if_none_fits": "drop"},
     ],
 )
 def test_records_equal_those_of_the_general_engine(register, tmp_path, monkeypatch, settings):
@@ -103,8 +108,10 @@ def test_records_equal_those_of_the_general_engine(register, tmp_path, monkeypat
     assert {name.partition("/")[0] for name in ours} == {
         f"mine_{name}_{k}shot{suffix}" for name in PROMPTS for suffix in ("", "_score_eval")
     }
-    if "budget" in settings:
-        assert "Exemplars: 3 before" in table
+    if "length" in settings:
+        assert re.search("Exemplars: [1-3] before .*, 0 before 1 row;", table)
+    dropped = "1 without an exemplar that fits (left out) (of 9 rows)"
+    assert (dropped in table) == ("if_none_fits" in settings)
     inputs = ours[f"mine_ask_{k}shot/validation.tfrecord-00000-of-00001"][0].features.feature
     texts = inputs["inputs_pretokenized"].bytes_list.value[0].decode().split("\n\n\n")
     assert texts[-1] == "night 0?\n\n"
@@ -135,11 +142,11 @@ def test_splits_without_room_for_exemplars_are_refused(register, tmp_path):
         Exception, match=r"no exemplar fits before any of 9 rows: set a larger `length`"
     ):
         cache_into(tmp_path / "out", "mine_ask_3shot")
-    register(budget=14, if_none_fits="drop")
+    register(budget=30, k=1, if_none_fits="drop")
     with pytest.raises(
         Exception, match="without an exemplar that fits .left out.*--max_dropped_share="
     ):
-        cache_into(tmp_path / "out", "mine_ask_3shot")
+        cache_into(tmp_path / "out", "mine_ask_1shot", max_dropped_share=0.1)
     register(k=41)
     with pytest.raises(UserError, match="41 exemplars, but its split 'train' has only 40 rows"):
         cache_into(tmp_path / "out", "mine_ask_41shot")
