@@ -99,6 +99,9 @@ CLAIMS = {
         ("--data_dir={data_dir}", "--vocab={vocab}", "--tasks=.*")
         + ("--rounds=1", "--stock_rounds=0"),
     ),
+    "few_shot_caching": Claim(
+        "few_shot_caching.py", ("--data_dir={data_dir}", "--vocab={vocab}", "--rounds=3")
+    ),
     "caching_scale": Claim(
         "caching_scale.py",
         ("--data_dir={data_dir}", "--recipes_dir={recipes_dir}", "--vocab={vocab}")

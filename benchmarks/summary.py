@@ -79,6 +79,8 @@ FIGURES = (
     Figure("caching_everything", "cache all tasks with data, processor s",
            ("ours, 2 workers", "processor s"), ("tokenizer alone", "processor s"),
            "SentencePiece alone", True),
+    Figure("few_shot_caching", "cache 4-shot RTE, ns per token", ("4-shot", "ns per token"),
+           ("zero-shot", "ns per token"), "zero-shot", True),
     Figure("caching_scale", "cache 747,000 records with two workers, records/s",
            ("prompts", "records/s")),
     Figure("feeding", "feed packed batches, examples/s", ("ours", "examples/s"),

@@ -32,13 +32,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from t0 import sources
 from t0.caching import parts, record_rows
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
+from t0.catalogue.exemplars import ExemplarTask, FewShotPrompts
 from t0.errors import UserError
-from t0.files import OutputError, tf_examples, tfrecord
+from t0.files import OutputError, paths, tf_examples, tfrecord
 from t0.prompts import (
     NO_LABEL,
     Example,
@@ -48,6 +51,7 @@ from t0.prompts import (
     compile_template,
     prepared,
 )
+from t0.prompts.few_shot import FewShotPrompt, TextMeasure
 from t0.prompts.row_report import EQUAL_TOKENS, UNKNOWN
 
 # Number of rows that are rendered and tokenized together. SentencePiece is faster with large
@@ -71,11 +75,13 @@ class Prompt:
       template: the template.
       seed_name: the name that seeds the template's random choices.
       specs: the splits of its tasks.
+      few_shot: the task whose exemplars stand before the inputs; None for zero-shot prompts.
     """
 
     template: Template
     seed_name: str
     specs: tuple[SplitSpec, ...]
+    few_shot: ExemplarTask | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +155,42 @@ class Renderer:
         self._targets: dict[bool, dict[str, Encoded]] = {False: {}, True: {}}
         # The rows of a split stay open until another split is opened.
         self.open_split = functools.lru_cache(1)(sources.open_split)
+        self._exemplar_rows = functools.lru_cache(1)(_read_rows)
+        self._few_shot: dict[Any, FewShotPrompts] = {}  # those of one dataset
+        self._count = functools.lru_cache(MEMO_ENTRIES)(self._count_once)
+        # The joined texts that were measured, so that they are not tokenized again.
+        self._measured: dict[bytes, tuple[bytes, int]] = {}
+
+    def few_shot(self, task: ExemplarTask) -> FewShotPrompts:
+        """Returns what puts exemplars before the inputs of a task's rows."""
+        key = task.data, task.seed_name, task.few_shot, task.order
+        if key not in self._few_shot:
+            if any(data != task.data for data, *_ in self._few_shot):
+                self._few_shot.clear()
+            settings, templates = task.few_shot.settings, task.few_shot.templates
+            self._few_shot[key] = FewShotPrompts(
+                task,
+                settings,
+                lambda: self._exemplar_rows(*task.data),
+                TextMeasure(self._count, functools.partial(self._fits, settings.length)),
+                templates,
+                lambda split: np.frombuffer(paths.read_bytes(task.order), np.int32),
+            )
+        return self._few_shot[key]
+
+    def forget_measured(self) -> None:
+        """Forgets the tokens of the joined texts that were measured."""
+        self._measured.clear()
+
+    def _fits(self, length: int | None, inputs: str, answers: Sequence[str]) -> bool:
+        del answers
+        text = inputs.encode()
+        if text not in self._measured:
+            self._measured[text] = self.tokenizer.encode([text])[0]
+        return length is None or self._measured[text][1] <= length
+
+    def _count_once(self, text: str) -> int:
+        return self.tokenizer.encode([text.encode()])[0][1]
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
         """Tokenizes texts into entries `inputs` and `inputs_pretokenized`.
@@ -190,8 +232,13 @@ class Renderer:
                 # A byte of an id of several bytes may also be equal to `_UNKNOWN`.
                 name == "targets" and _UNKNOWN in ids and bool(_UNKNOWN_ID.search(ids)),
             )
-            for text, (ids, count) in zip(texts, self.tokenizer.encode(texts), strict=True)
+            for text, (ids, count) in zip(texts, self._tokenize(texts), strict=True)
         ]
+
+    def _tokenize(self, texts: Sequence[bytes]) -> Sequence[tuple[bytes, int]]:
+        if not self._measured:
+            return self.tokenizer.encode(texts)
+        return [self._measured.get(text) or self.tokenizer.encode([text])[0] for text in texts]
 
 
 class _Row(NamedTuple):
@@ -202,11 +249,15 @@ class _Row(NamedTuple):
       hidden: whether its label is withheld.
       document: the serialized entry `document` of the row's records; empty if the records have no
         such entry.
+      few_shot: whether the prompts are few-shot.
+      prompt: the row's few-shot prompt; None if there is none.
     """
 
     number: int
     hidden: bool
     document: bytes
+    few_shot: bool = False
+    prompt: FewShotPrompt | None = None
 
 
 # Rows, and the examples that a template rendered from them.
@@ -245,12 +296,18 @@ class _TaskRecords:
           inputs: the tokenized inputs of these rows.
           renderer: the renderer, which tokenizes the targets.
         """
-        texts = [self.report.target(ex, row.hidden, row.number) for row, ex in kept]
+        texts = [self._target(row, ex) for row, ex in kept]
         # A row without a target has the text None, and is dropped.
         selected = [[*itertools.compress(each, texts)] for each in (kept, inputs, texts)]
         self._rows += [row.number for row, _ in selected[0]]
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(*selected, renderer))
+
+    def _target(self, row: _Row, example: Example) -> str | None:
+        target = self.report.target(example, row.hidden, row.number)
+        if target is None or not row.few_shot:
+            return target
+        return target if self.report.count_exemplars(row.prompt, row.number) else None
 
     def _plain(
         self, kept: _Kept, inputs: Any, texts: Sequence[str], renderer: Renderer
@@ -279,7 +336,7 @@ class _TaskRecords:
         framed, example, ints_entry = tfrecord.framed, tf_examples.example, tf_examples.ints_entry
         frames, inputs_sizes, targets_sizes = [], [], []
         rows = zip(kept, inputs, texts, strict=True)
-        for ((index, _, document), ex), encoded, target in rows:
+        for ((index, _, document, *_), ex), encoded, target in rows:
             choices = ex.choices or ()
             # This number is only right if no row before the range was dropped. Otherwise,
             # `cache_files.join_parts` corrects it.
@@ -343,6 +400,7 @@ class _TaskRecords:
                 "labels": self.report.labels,
                 "first": self.report.first,
                 "answers": self.report.answers,
+                "exemplars": {str(k): count for k, count in self.report.exemplars.items()},
                 "tokens": self._tokens,
                 "max_tokens": self._longest,
                 "over": self._over,
@@ -382,7 +440,7 @@ def render_rows(
                 )
                 for index, row in rows
             ]
-            ready = [*zip(raw, (prepared(row) for _, row in rows), strict=True)]
+            ready = [(a, prepared(row), row) for a, (_, row) in zip(raw, rows, strict=True)]
             for prompt in [*outputs]:
                 try:
                     _render(prompt, outputs[prompt], ready, renderer)
@@ -436,21 +494,27 @@ def _batches(
 def _render(
     prompt: Prompt,
     outputs: Sequence[_TaskRecords],
-    rows: Sequence[tuple[_Row, PreparedRow]],
+    rows: Sequence[tuple[_Row, PreparedRow, Mapping[str, Any]]],
     renderer: Renderer,
 ) -> None:
     compiled = compile_template(prompt.template, prompt.seed_name)
     for output in outputs:
         output.report.count_answers(compiled.fixed_choices)
-    rendered = []
-    for raw, row in rows:
-        example = compiled.example(row, raw.number)
-        if example is None:
-            for output in outputs:
-                output.report.target(None, raw.hidden, raw.number)
-        else:
-            rendered.append((raw, example))
+    few_shot = prompt.few_shot and renderer.few_shot(prompt.few_shot)
     try:
+        rendered = []
+        for raw, row, columns in rows:
+            example = compiled.example(row, raw.number)
+            if example is None:
+                for output in outputs:
+                    output.report.target(None, raw.hidden, raw.number)
+            elif few_shot:
+                made = few_shot.prompt(prompt.few_shot.split, raw.number, columns, example)
+                inputs = made.inputs if made else example.inputs
+                raw = raw._replace(few_shot=True, prompt=made)
+                rendered.append((raw, dataclasses.replace(example, inputs=inputs)))
+            else:
+                rendered.append((raw, example))
         entries = {
             eos: renderer.inputs([example.inputs for _, example in rendered], eos)
             for eos in {output.spec.eos[0] for output in outputs}
@@ -462,3 +526,9 @@ def _render(
             f"template '{prompt.template.name}' renders text that is not Unicode, in rows "
             f"{rows[0][0].number} to {rows[-1][0].number}: {error}"
         ) from error
+    finally:
+        renderer.forget_measured()
+
+
+def _read_rows(*data: Any) -> Sequence[Mapping[str, Any]]:
+    return list(sources.open_split(*data).rows())

@@ -42,12 +42,14 @@ from typing import Any
 import numpy as np
 
 from t0.caching.cache_files import PROVENANCE, read_provenance
+from t0.catalogue.prompted_task import FewShotForm
 from t0.catalogue.sentence_pieces import model_digest
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.files import paths
 from t0.prompts import text_fields
 from t0.tasks import PromptedSource
+from t0.tasks.prompted_tasks import form_of
 from t0.tasks.recipe_tasks import TextSource
 
 # Increase this number if a new version of this project makes different records from the same
@@ -57,6 +59,8 @@ _OURS = ("t0", "seqio_tasks", "__main__")
 # For the user's own prompts, the key that says how missing values are treated. The records of
 # earlier versions do not have it.
 _MISSING = "missing_values"
+# The key of the digest of the split with the exemplars. No split has such a name.
+_EXEMPLARS = "(exemplars)"
 _INSTALLED = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("stdlib"))
 _LONGEST_PATH = 4096
 _FILES_AT_ONCE = 16
@@ -97,14 +101,17 @@ def _read_sections(
     """Returns the inputs of a task on this machine, as a mapping with the keys `_SECTIONS`."""
     vocabularies = {name: feature.vocabulary for name, feature in task.output_features.items()}
     data = {split: _local_files(task.source, split) for split in splits}
+    if form := form_of(task.source):
+        data[_EXEMPLARS] = _local_files(task.source, form.settings.split)
     code = {name: getattr(sys.modules.get(name), "__file__", None) for name in modules}
     return {
         "prompt": {
             name: (value, f"the prompt's {name}") for name, value in _prompt(task.source).items()
         },
         "data": {
-            split: (_digest(files), f"the data of split '{split}': {_name_files(files)}")
+            split: (_digest(files), f"the data of {title}: {_name_files(files)}")
             for split, files in data.items()
+            for title in ["the exemplars" if split == _EXEMPLARS else f"split '{split}'"]
         },
         "vocabulary": {
             name: (_vocabulary_digest(value), f"the vocabulary: {_vocabulary_file(value)}")
@@ -224,7 +231,17 @@ def _prompt(source: seqio.DataSource) -> dict[str, str]:
     """Returns the template fields that change the rendered texts; {} if there is no template."""
     template = getattr(source, "template", None)
     fields = text_fields(template) if dataclasses.is_dataclass(template) else {}
+    if fields and (form := form_of(source)):
+        fields = {**fields, "few_shot": few_shot_fields(form)}
     return {name: x if isinstance(x, str) else repr(x) for name, x in fields.items()}
+
+
+def few_shot_fields(form: FewShotForm) -> list[Any]:
+    """Returns the settings of few-shot prompts that change the rendered texts, for JSON."""
+    settings = dataclasses.asdict(form.settings)
+    del settings["store"]
+    templates = [[*text_fields(template).values(), seed] for template, seed in form.templates]
+    return [settings, templates]
 
 
 def _local_files(source: seqio.DataSource, split: str) -> list[str]:

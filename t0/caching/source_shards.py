@@ -193,7 +193,9 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
         counts = dict(report.counts)
         rows = counts.pop("rows")
         names = ("labels", "first", "answers")
-        return {"rows": rows, "counts": counts, **{name: getattr(report, name) for name in names}}
+        exemplars = {"exemplars": {str(k): count for k, count in report.exemplars.items()}}
+        every = {name: getattr(report, name) for name in names} | exemplars
+        return {"rows": rows, "counts": counts, **every}
     empty = not made and not any(
         has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )

@@ -31,7 +31,16 @@ from t0.caching import parts
 from t0.caching.cache_plan import RecordOptions, TaskSplit
 from t0.caching.record_rows import RowSource
 from t0.prompts import NO_LABEL
-from t0.prompts.row_report import DROPPED, HIDDEN, NO_CHOICE, NO_TARGET, UNLABELLED
+from t0.prompts.few_shot import describe_exemplars
+from t0.prompts.row_report import (
+    DROPPED,
+    HIDDEN,
+    NO_CHOICE,
+    NO_EXEMPLAR,
+    NO_TARGET,
+    TOO_LONG,
+    UNLABELLED,
+)
 
 WRITTEN, EMPTY, ABSENT, FAILED, STOP = "written", "empty", "absent", "failed", "stop"
 
@@ -139,6 +148,7 @@ class SplitSpec:
       template: the template's name; "" for a task without a template.
       row_source: the dataset and the prompt of the records; None if it is not recorded.
       exemptions: the publication rules that this split may break.
+      notes: notes for the user, if the split is written.
       source_shards: the number of shards of the task's source. If `--min_shards` or `--max_shards`
         is set, the number of files depends on it (see `cache_files.shard_count`).
     """
@@ -155,6 +165,7 @@ class SplitSpec:
     template: str = ""
     row_source: RowSource | None = None
     exemptions: tuple[Exemption, ...] = ()
+    notes: tuple[str, ...] = ()
     source_shards: int = 1
 
     def exempt(self, kind: str) -> Exemption | None:
@@ -268,6 +279,9 @@ def _judge(
     rows, dropped, hidden = counts["rows"], counts.get(DROPPED, 0), counts.get(HIDDEN, 0)
     untargeted = counts.get(NO_TARGET, 0)
     drops, hides, mismatches = map(spec.exempt, (DROPS, HIDES, MISMATCHES))
+    exemplars = {int(k): count for k, count in summed(infos, "exemplars").items()}
+    if refusal := _judge_exemplars(rows, counts, first, exemplars, options.max_dropped_share):
+        return refusal, ()
     if not records:
         if drops and drops.kept == 0:
             return "", (f"nothing, as known: {drops.reason}",)
@@ -297,7 +311,9 @@ def _judge(
             f"{first[NO_CHOICE]} on: nothing can be scored. Does template '{spec.template}' spell "
             "its targets as its choices (case, spaces, 1.0 for 1)? Mend it, or leave the task out"
         ), ()
-    notes = []
+    notes = [*spec.notes]
+    if len(exemplars) > 1:
+        notes.append(describe_exemplars(exemplars))
     if dropped and drops:
         notes.append(f"known: {drops.reason}")
     if drops and drops.rows == rows and drops.kept not in (None, rows - dropped):
@@ -310,6 +326,30 @@ def _judge(
     if mismatched:
         notes.append(f"known: {mismatches.reason}")
     return "", tuple(notes)
+
+
+def _judge_exemplars(
+    rows: int,
+    counts: Mapping[str, int],
+    first: Mapping[str, int],
+    exemplars: Mapping[int, int],
+    max_share: float,
+) -> str:
+    """Returns the reason to refuse a few-shot split; "" if there is none."""
+    if exemplars.keys() == {0}:
+        return (
+            f"no exemplar fits before any of {rows:,} rows: set a larger `length` or `budget` in "
+            "few_shot, or leave the task out"
+        )
+    reasons = [reason for reason in (NO_EXEMPLAR, TOO_LONG) if counts.get(reason)]
+    count = sum(counts[reason] for reason in reasons)
+    if count <= max_share * rows:
+        return ""
+    return (
+        f"{count:,} of {rows:,} rows ({count / rows:.1%}) are {' or '.join(reasons)}, the first of "
+        f"them row {min(first[reason] for reason in reasons)}. Set a larger `length` or `budget` in "
+        f"few_shot, or allow it: --max_dropped_share={_rounded_up(count / rows)}"
+    )
 
 
 def _why_unlabelled(spec: SplitSpec, rows: int, first: int) -> str:

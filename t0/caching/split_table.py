@@ -8,7 +8,7 @@ from typing import TextIO
 
 from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
-from t0.prompts.row_report import DROPPED, NO_TARGET
+from t0.prompts.row_report import DROPPED, NO_EXEMPLAR, NO_TARGET
 from t0.text_tables import print_table
 
 _NUMBERS = (
@@ -44,7 +44,7 @@ def print_outcomes(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
 
 def _format_cells(outcome: SplitOutcome) -> list[str]:
     stats, rows = outcome.stats, outcome.counts.get("rows", outcome.split.rows)
-    dropped = sum(outcome.counts.get(reason, 0) for reason in (DROPPED, NO_TARGET))
+    dropped = sum(outcome.counts.get(reason, 0) for reason in (DROPPED, NO_TARGET, NO_EXEMPLAR))
     dropped = dropped if "rows" in outcome.counts else None
     cells = ["" if rows is None else f"{rows:,}", f"{stats['examples']:,}"]
     cells.append("" if dropped is None else f"{dropped:,}")

@@ -22,25 +22,35 @@ import functools
 import hashlib
 import json
 import math
+import posixpath
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import t0
 from t0 import sources
 from t0.caching.cache_plan import RecordOptions, Setup, TaskSplit, rows_of_source
 from t0.caching.prompted_rows import Prompt, RowRange
-from t0.caching.provenance import RECORD_FORMAT, bound_values, identify_data, provenance
+from t0.caching.provenance import (
+    RECORD_FORMAT,
+    bound_values,
+    few_shot_fields,
+    identify_data,
+    provenance,
+)
 from t0.caching.record_rows import RowSource
 from t0.caching.source_shards import ShardRun, runs_of
 from t0.caching.split_state import ABSENT, FAILED, SplitOutcome, SplitSpec, exemptions
+from t0.catalogue.exemplars import ExemplarTask, describe_lost_separators
 from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
+from t0.files import paths, write_whole
 from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
-from t0.tasks.prompted_tasks import expand_choices, is_prompted, is_prompted_source
+from t0.tasks.prompted_tasks import expand_choices, form_of, is_prompted, is_prompted_source
+from t0.tasks.seqio_order import seqio_order
 from t0.tasks.vocabulary import SharedVocabulary, check_vocabularies
 
 MIN_ROWS, MAX_ROWS, RANGES = 500, 50_000, 64
@@ -149,12 +159,9 @@ def plan_work(
       setup: how a process registers the tasks.
 
     Raises:
-      UserError: if the vocabulary cannot be read, or if a task is few-shot.
+      UserError: if the vocabulary cannot be read.
     """
     tasks = {split.task: seqio.TaskRegistry.get(split.task) for split in splits}
-    for name, task in tasks.items():
-        if getattr(task.source, "few_shot", None) is not None:
-            raise UserError(f"{name}: few-shot prompts cannot be cached: leave the task out")
     own = {name for name, task in tasks.items() if has_own_form(task, options)}
     work = Work()
     for split in splits:
@@ -180,6 +187,7 @@ def _add_row_ranges(
     vocabulary = tasks[splits[0].task].output_features["inputs"].vocabulary
     model = vocabulary.sp_model
     work.model = model, vocabulary.eos_id
+    few_shot_of = functools.partial(_few_shot_task, opened=opened, parts_dir=parts_dir)
     ranges: list[list[RowRange]] = []
     for data, of_data in by_data.items():
         try:
@@ -197,7 +205,7 @@ def _add_row_ranges(
                 work.fail(split, error)
             continue
         pieces = _pieces(rows.num_rows)
-        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options)
+        prompts = _add_prompts(work, of_data, tasks, rows, stem, data, pieces, options, few_shot_of)
         if prompts:
             ranges.append([RowRange(*data, a, b, prompts, parts_dir) for a, b in pieces])
     ranges.sort(key=lambda some: -some[-1].stop * len(some[-1].prompts))
@@ -225,13 +233,15 @@ def _add_prompts(
     data: Data,
     pieces: tuple[tuple[int, int], ...],
     options: RecordOptions,
+    few_shot_of: Callable[[PromptedSource, str], tuple[ExemplarTask | None, dict[str, Any]]],
 ) -> tuple[Prompt, ...]:
-    specs: dict[tuple[Any, str], list[SplitSpec]] = {}
+    prompts: dict[Any, tuple[ExemplarTask | None, list[SplitSpec]]] = {}
     for split in splits:
         task = tasks[split.task]
         source: PromptedSource = task.source
         try:
             check_columns(source, rows)
+            few_shot, few_shot_key = few_shot_of(source, split.name)
         except UserError as error:
             work.fail(split, error)
             continue
@@ -245,6 +255,7 @@ def _add_prompts(
             "seed": source.seed_name,
             "output": [choices, source.hide_labels, *eos, *([document] if document else [])],
             **_unlabelled_key(source, options),
+            **few_shot_key,
         }
         spec = work.specs[split] = SplitSpec(
             split,
@@ -259,9 +270,60 @@ def _add_prompts(
             template=template.name,
             row_source=RowSource(*data, template.name, choices),
             exemptions=exemptions(*data, template.name),
+            notes=_separator_notes(task),
         )
-        specs.setdefault((template, source.seed_name), []).append(spec)
-    return tuple(Prompt(template, seed, tuple(some)) for (template, seed), some in specs.items())
+        _, some = prompts.setdefault(
+            (template, source.seed_name, split.name, form_of(source)), (few_shot, [])
+        )
+        some.append(spec)
+    return tuple(
+        Prompt(template, seed, tuple(some), few_shot)
+        for (template, seed, *_), (few_shot, some) in prompts.items()
+    )
+
+
+def _few_shot_task(
+    source: PromptedSource, split: str, *, opened: OpenedSplits, parts_dir: str
+) -> tuple[ExemplarTask | None, dict[str, Any]]:
+    """Returns the task for the jobs, and an entry for a part's key; None and {} if zero-shot.
+
+    SeqIO's order of the exemplars is stored once, next to the caches.
+
+    Raises:
+      UserError: if the rows of the exemplars cannot be read.
+    """
+    form = form_of(source)
+    if form is None:
+        return None, {}
+    settings, order = form.settings, ""
+    exemplars = opened.rows(_data(source, settings.split))
+    if settings.order:
+        counts = exemplars.num_rows, opened.rows(_data(source, split)).num_rows
+        numbers = "-".join(map(str, (*counts, settings.k, settings.seed)))
+        order = posixpath.join(posixpath.dirname(parts_dir), f"seqio_order.{numbers}.int32")
+        if not paths.exists(order):
+            write_whole(order, seqio_order(*counts, k=settings.k, seed=settings.seed).tobytes())
+    task = ExemplarTask(
+        split,
+        form,
+        source.dataset,
+        source.subset,
+        source.template,
+        source.seed_name,
+        source.split_mapping,
+        order,
+    )
+    files = identify_data(source, settings.split) or []
+    key = [*few_shot_fields(form), settings.split, exemplars.num_rows, exemplars.where, *files]
+    return task, {"few_shot": key}
+
+
+def _separator_notes(task: seqio.Task) -> tuple[str, ...]:
+    form = form_of(task.source)
+    if form is None:
+        return ()
+    vocabulary = task.output_features["inputs"].vocabulary
+    return tuple(describe_lost_separators(form.settings, vocabulary.encode))
 
 
 def _add_shard_runs(
@@ -297,6 +359,7 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> S
         keeps_unlabelled=_keeps_unlabelled(source, options),
         template=name,
         exemptions=exemptions(*_data(source, split.name), name),
+        notes=_separator_notes(task),
     )
 
 

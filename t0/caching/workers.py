@@ -146,9 +146,11 @@ def prepare(setup: Setup) -> None:
     if setup.gin_param:
         from t0.compat import gin
         from t0.config.gin_errors import explain_errors
+        from t0.tasks.gin_mixtures import register_gin_mixtures
 
         with explain_errors(params=setup.gin_param):
             gin.parse_config(list(setup.gin_param))
+        register_gin_mixtures()
 
 
 @dataclasses.dataclass(frozen=True)

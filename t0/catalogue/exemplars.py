@@ -13,30 +13,24 @@ task and the rank-evaluation task of a prompt have the same exemplars.
 import dataclasses
 import functools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from t0.catalogue.prompted_task import PromptedRows
+from t0.catalogue.prompted_task import FewShotForm, PromptedRows
 from t0.errors import UserError
-from t0.prompts import Example, remove_hyphens
-from t0.prompts.few_shot import Exemplar, FewShot, TextMeasure, count_fitting, join_exemplars
+from t0.prompts import CompiledTemplate, Example, Template, compile_template, remove_hyphens
+from t0.prompts.few_shot import (
+    Exemplar,
+    FewShot,
+    FewShotPrompt,
+    TextMeasure,
+    count_fitting,
+    join_exemplars,
+)
 from t0.sources import hidden_label
 
+Rows = Sequence[Mapping[str, Any]]
 _REMEMBERED = 4096  # rendered exemplars, so that a small training split is rendered only once
-
-
-class FewShotPrompt(NamedTuple):
-    """A row's few-shot prompt.
-
-    Attributes:
-      inputs: the text that the model reads.
-      exemplars: the exemplars in it, in order.
-      drawn: the number of exemplars that were drawn.
-    """
-
-    inputs: str
-    exemplars: tuple[Exemplar, ...]
-    drawn: int
 
 
 class _Candidate(NamedTuple):
@@ -61,9 +55,12 @@ class FewShotPrompts:
     Args:
       task: the template and its data.
       few_shot: the settings.
-      rows: the rows of the split with the exemplars. They stay in memory, because a draw may need
-        any of them.
+      rows: the rows of the split with the exemplars, or a function that reads them when the first
+        prompt is made. They stay in memory, because a draw may need any of them.
       measure: how the texts are measured.
+      templates: see `t0.catalogue.prompted_task.FewShotForm`.
+      order: a function of the split that returns the row numbers of its exemplars, K for each row;
+        needed if the settings have an order.
 
     Raises:
       UserError: there are fewer rows than exemplars, or `check_few_shot` refuses the task.
@@ -73,21 +70,32 @@ class FewShotPrompts:
         self,
         task: PromptedRows,
         few_shot: FewShot,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Rows | Callable[[], Rows],
         measure: TextMeasure,
+        templates: Sequence[tuple[Template, str]] = (),
+        order: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
-        self.few_shot = few_shot
-        self._task = task
-        self._rows = rows
-        self._measure = measure
-        self._name = task.compiled.seed_name
-        self._candidate = functools.lru_cache(_REMEMBERED)(self._render)
-        if few_shot.k > len(rows):
-            raise UserError(
-                f"{self._name}: {few_shot.k} exemplars, but its split '{few_shot.split}' has only "
-                f"{len(rows):,} rows: choose a smaller number"
-            )
         check_few_shot(task, few_shot)
+        self.few_shot = few_shot
+        self.templates = tuple(templates)
+        self._task = task
+        self._measure = measure
+        self._name = task.seed_name
+        self._order = functools.lru_cache(1)(order) if order else None
+        self._candidate = functools.lru_cache(_REMEMBERED)(self._render)
+        self._read_rows = rows
+        if not callable(rows):
+            _ = self._rows
+
+    @functools.cached_property
+    def _rows(self) -> Rows:
+        rows = self._read_rows() if callable(self._read_rows) else self._read_rows
+        if self.few_shot.k > len(rows):
+            raise UserError(
+                f"{self._name}: {self.few_shot.k} exemplars, but its split "
+                f"'{self.few_shot.split}' has only {len(rows):,} rows: choose a smaller number"
+            )
+        return rows
 
     def prompt(
         self, split: str, index: int, row: Mapping[str, Any], example: Example
@@ -110,23 +118,47 @@ class FewShotPrompts:
         if not fitting and few_shot.if_none_fits == "drop":
             return None
         exemplars = tuple(drawn[:fitting])
-        return FewShotPrompt(
-            join_exemplars(few_shot, exemplars, example.inputs), exemplars, len(drawn)
+        inputs = join_exemplars(few_shot, exemplars, example.inputs)
+        is_cut = not fitting and not self._measure.fits(
+            inputs, example.choices or [example.targets]
         )
+        return FewShotPrompt(inputs, exemplars, len(drawn), is_cut)
+
+    def stored_exemplars(self) -> tuple[Exemplar, ...]:
+        """Returns the exemplars that a model stores for predictions, the same for each new row.
+
+        Raises:
+          UserError: as `prompt`, and if the rows of the exemplars cannot be read.
+        """
+        return tuple(self._draw("predict", 0, {}, None)) if self.few_shot.store else ()
+
+    def _take(self, split: str, index: int) -> list[Exemplar]:
+        k = self.few_shot.k
+        numbers = self._order(split)[index * k : (index + 1) * k]
+        candidates = [self._candidate(int(number), None) for number in numbers]
+        if None in candidates:
+            raise UserError(
+                f"{self._name}: row {numbers[candidates.index(None)]} of '{self.few_shot.split}' has "
+                "no target or is not rendered, so SeqIO's order is undefined: leave out `order`"
+            )
+        return [candidate.exemplar for candidate in candidates]
 
     def _draw(
-        self, split: str, index: int, row: Mapping[str, Any], example: Example
+        self, split: str, index: int, row: Mapping[str, Any], example: Example | None
     ) -> list[Exemplar]:
         few_shot, exemplars = self.few_shot, []
+        if few_shot.order and example is not None:
+            return self._take(split, index)
         mapping = self._task.split_mapping
         is_same_split = mapping.get(split, split) == mapping[few_shot.split]
         key, quota = self._key(row), _LabelQuota(few_shot.k)
         generator = random.Random(f"{few_shot.seed} {self._name} {split} {index}")
         for number in draw_order(len(self._rows), generator):
-            candidate = self._candidate(number)
+            template = generator.randrange(len(self.templates)) if self.templates else None
+            candidate = self._candidate(number, template)
             if candidate is None:
                 continue
-            if few_shot.exclude_self:
+            if few_shot.exclude_self and example is not None:
                 is_row = is_same_split and number == index
                 is_duplicate = candidate.key == key or candidate.exemplar.inputs == example.inputs
                 if is_row or is_duplicate:
@@ -143,10 +175,17 @@ class FewShotPrompts:
             "duplicates of the row are left out): choose a smaller number"
         )
 
-    def _render(self, number: int) -> _Candidate | None:
-        """Renders a training row; returns None if it cannot be an exemplar."""
-        row = self._rows[number]
-        example = self._task.compiled.example(row, number)
+    def _render(self, number: int, template: int | None) -> _Candidate | None:
+        """Renders a training row; returns None if it cannot be an exemplar.
+
+        Args:
+          number: the row's number.
+          template: the number of its template; None for the task's own.
+        """
+        row, compiled = self._rows[number], self._task.compiled
+        if template is not None:
+            compiled = compile_template(*self.templates[template])
+        example = compiled.example(row, number)
         if example is None or not example.has_target or hidden_label(self._task.dataset, row):
             return None
         choices, separator = example.choices or [], self.few_shot.example_separator
@@ -170,11 +209,15 @@ def check_few_shot(task: PromptedRows, few_shot: FewShot) -> None:
     Raises:
       UserError: the task has no split with exemplars, or no answer choices to balance.
     """
-    name = task.compiled.seed_name
+    name = task.seed_name
     if few_shot.split not in task.split_mapping:
         raise UserError(
             f"{name} has no split '{few_shot.split}' to draw exemplars from, it has: "
             f"{', '.join(task.split_mapping)}. Leave the task out"
+        )
+    if few_shot.order and (few_shot.balance or not few_shot.same_template):
+        raise UserError(
+            "`order: seqio` fixes the exemplars: leave out `balance` and `same_template`, or `order`"
         )
     if few_shot.balance and not task.template.answer_choices:
         raise UserError(
@@ -189,6 +232,37 @@ def draw_order(count: int, generator: random.Random) -> Iterator[int]:
         chosen = generator.randrange(position, count)
         yield moved.get(chosen, chosen)
         moved[chosen] = moved.get(position, position)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExemplarTask:
+    """A task with few-shot prompts as plain data, for another process. It is a `PromptedRows`.
+
+    Attributes:
+      split: the task's split whose rows get exemplars.
+      few_shot: how.
+      order: the file with the row numbers of the exemplars, as int32; "" if they are drawn.
+      dataset, subset, template, seed_name, split_mapping: those of the task.
+    """
+
+    split: str
+    few_shot: FewShotForm
+    dataset: str
+    subset: str | None
+    template: Template
+    seed_name: str
+    split_mapping: Mapping[str, str]
+    order: str = ""
+
+    @functools.cached_property
+    def compiled(self) -> CompiledTemplate:
+        """The compiled template."""
+        return compile_template(self.template, self.seed_name)
+
+    @property
+    def data(self) -> tuple[str, str | None, str]:
+        """The dataset's name, its subset, and its own name for the split with the exemplars."""
+        return self.dataset, self.subset, self.split_mapping[self.few_shot.settings.split]
 
 
 @dataclasses.dataclass
@@ -211,16 +285,21 @@ class _LabelQuota:
         return True
 
 
-def lost_separators(few_shot: FewShot, ids: Any) -> Sequence[str]:
-    r"""Returns the names of separators that leave no token between two texts.
+def describe_lost_separators(few_shot: FewShot, ids: Callable[[str], Any]) -> list[str]:
+    r"""Returns a note about the separators that leave no token between two texts; [] if none do.
 
     In T5's vocabulary, line breaks become one space, so "\n\n" cannot be told from a space.
 
     Args:
       ids: a function that returns the token ids of a text.
     """
-    return [
+    lost = [
         name
         for name, separator in few_shot.separators.items()
         if ids(f"a{separator}a") == ids("a a") or ids(f"a{separator}a") == ids("aa")
     ]
+    note = (
+        f"{' and '.join(lost)}: the vocabulary has no token for this text, so the model reads only a "
+        "space, or nothing. A visible separator, such as ' ## ', has tokens"
+    )
+    return [note] if lost else []

@@ -28,7 +28,7 @@ from t0.catalogue.mixing_rates import (
     task_names,
     task_rates,
 )
-from t0.catalogue.mixture_members import resolve_mixtures
+from t0.catalogue.mixture_members import few_shot_forms, resolve_mixtures
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
@@ -159,8 +159,8 @@ def tasks_by_name(
       UserError: two prompts have the same task name, or a task's name is already taken.
     """
     tasks: dict[str, ListedTask] = {}
-    for entry in itertools.chain(catalogue_entries(), own_entries()):
-        task = entry.task
+
+    def add(task: PromptedTask) -> None:
         # If a template has no answer choices, it has no rank-evaluation task.
         for ranked in (False, True) if task.template.answer_choices else (False,):
             name = task.name + SCORE_EVAL if ranked else task.name
@@ -171,6 +171,13 @@ def tasks_by_name(
                     "subset and template: rename the template or the dataset."
                 )
             tasks[name] = ListedTask(name, task, ranked, tuple(cache_dirs))
+
+    for entry in itertools.chain(catalogue_entries(), own_entries()):
+        add(entry.task)
+    zero_shot = {name: listed.task for name, listed in tasks.items()}
+    own = find_own_mixtures(data_dirs())
+    for name, form in few_shot_forms(own, zero_shot).values():
+        add(dataclasses.replace(zero_shot[name], few_shot=form))
     return tasks
 
 

@@ -10,8 +10,10 @@ import re
 import reprlib
 import time
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from t0.catalogue.entries import catalogue_entries, own_entries
+from t0.catalogue.exemplars import check_few_shot
 from t0.catalogue.mixing_rates import (
     MAX_EXAMPLES_PER_DATASET,
     MixingRate,
@@ -20,7 +22,7 @@ from t0.catalogue.mixing_rates import (
     TrainingRate,
     count_training_examples,
 )
-from t0.catalogue.prompted_task import SCORE_EVAL
+from t0.catalogue.prompted_task import SCORE_EVAL, FewShotForm, PromptedRows, few_shot_name
 from t0.errors import UserError, unknown_name
 from t0.files.untrusted import match_names
 from t0.sources import OwnMixture
@@ -120,6 +122,53 @@ def own_mixture_tasks(
     return [(name, rate) for name, (_, rate) in chosen.items()]
 
 
+def few_shot_forms(
+    mixtures: Sequence[OwnMixture], tasks: Mapping[str, PromptedRows]
+) -> dict[str, tuple[str, FewShotForm]]:
+    """Returns name of a plain few-shot task -> (name of its zero-shot task, its exemplars).
+
+    Args:
+      mixtures: the user's mixtures.
+      tasks: name -> task, for all prompted zero-shot tasks.
+
+    Raises:
+      UserError: an expression matches no task, `check_few_shot` refuses a task, or two tasks of the
+        same name would differ.
+    """
+
+    def data(name: str) -> tuple[Any, ...]:
+        return tasks[name].dataset, tasks[name].subset, tasks[name].split_mapping
+
+    forms: dict[str, tuple[str, FewShotForm]] = {}
+    ends = time.monotonic() + _MATCHING_SECONDS
+    for mixture in mixtures:
+        few_shot = mixture.few_shot
+        members = [MixtureMember(expression) for expression in few_shot.of] if few_shot else []
+        selected = dict.fromkeys(
+            name.removesuffix(SCORE_EVAL)
+            for member in members
+            for name in _select_tasks(mixture, member, tasks, (), ends)
+        )
+        for name in selected:
+            try:
+                check_few_shot(tasks[name], few_shot.settings)
+            except UserError as error:
+                where = f"{mixture.path}: mixture '{mixture.name}'"
+                raise UserError(f"{where}: few_shot: {error}") from None
+            templates = ()
+            if not few_shot.settings.same_template:
+                siblings = [tasks[other] for other in selected if data(other) == data(name)]
+                templates = tuple((task.template, task.seed_name) for task in siblings)
+            form = name, FewShotForm(few_shot.settings, templates)
+            new = few_shot_name(name, few_shot.settings.k)
+            if new in tasks or forms.setdefault(new, form) != form:
+                raise UserError(
+                    f"{mixture.path}: mixture '{mixture.name}': a task '{new}' exists already, with "
+                    "other settings. Give both the same settings, or another k."
+                )
+    return forms
+
+
 def _title(member: MixtureMember) -> str:
     return reprlib.repr(member.task or member.mixture)
 
@@ -167,7 +216,7 @@ def _rate_of(
     where = f"{mixture.path}: mixture '{mixture.name}'"
     base, cap = member.rate, member.cap or math.inf
     if base == "t0" and not name.endswith(SCORE_EVAL):
-        base = training_rates.get(name)
+        base = training_rates.get(name) or training_rates.get(re.sub(r"_\d+shot$", "", name))
         if base is None:
             raise UserError(
                 f"{where}: the rate 't0' is for tasks with a prompt, and '{name}' has none. Write "

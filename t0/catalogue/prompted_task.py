@@ -17,6 +17,7 @@ from typing import Protocol
 
 from t0.errors import UserError
 from t0.prompts import CompiledTemplate, Template, compile_template
+from t0.prompts.few_shot import FewShot
 from t0.sources import SplitRows, SplitSource, open_split
 
 # The suffix of the names of rank-evaluation tasks.
@@ -33,10 +34,38 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 
+def few_shot_name(task: str, k: int) -> str:
+    """Returns the name of a task's few-shot form.
+
+    >>> few_shot_name("super_glue_rte_GPT_3_style_score_eval", 4)
+    'super_glue_rte_GPT_3_style_4shot_score_eval'
+    """
+    suffix = SCORE_EVAL if task.endswith(SCORE_EVAL) else ""
+    return f"{task.removesuffix(SCORE_EVAL)}_{k}shot{suffix}"
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShotForm:
+    """How a task of a mixture gets its exemplars.
+
+    Attributes:
+      settings: how exemplars are drawn and joined.
+      templates: (template, name that seeds its random choices) of the prompts that exemplars may
+        have; empty if they have the row's own prompt.
+    """
+
+    settings: FewShot
+    templates: tuple[tuple[Template, str], ...] = ()
+
+
 class PromptedRows(SplitSource, Protocol):
     """A template that is applied to a dataset: a `PromptedTask`, or a SeqIO task's data source."""
 
     template: Template
+
+    @property
+    def seed_name(self) -> str:
+        """The text that seeds random choices, together with the row's index."""
 
     @property
     def compiled(self) -> CompiledTemplate:
@@ -94,6 +123,7 @@ class PromptedTask:
       num_rows: the task's name of a split -> number of raw rows. It is a mapping, or a function
         that takes the name and returns the number.
       suffix: the end of the task's name, such as "_r1" for the first round of ANLI.
+      few_shot: how exemplars are put before the inputs; None for a zero-shot task.
     """
 
     dataset: str
@@ -102,16 +132,23 @@ class PromptedTask:
     split_mapping: Mapping[str, str]
     num_rows: Mapping[str, int] | Callable[[str], int]
     suffix: str = ""
+    few_shot: FewShotForm | None = None
 
     @property
     def name(self) -> str:
         """The name of the plain task."""
+        name = self.seed_name
+        return few_shot_name(name, self.few_shot.settings.k) if self.few_shot else name
+
+    @property
+    def seed_name(self) -> str:
+        """The name of the plain zero-shot task, which seeds random choices."""
         return task_name(self.dataset, self.subset, self.template.name, self.suffix)
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
         """The compiled template. It makes the same random draws as the registered task."""
-        return compile_template(self.template, self.name)
+        return compile_template(self.template, self.seed_name)
 
     def size(self, split: str) -> int:
         """Returns the number of raw rows of a split.

@@ -13,12 +13,12 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from t0.catalogue.exemplars import FewShotPrompt, FewShotPrompts, lost_separators
+from t0.catalogue.exemplars import FewShotPrompts, describe_lost_separators
 from t0.catalogue.prompted_task import PromptedTask
 from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
 from t0.errors import UserError, printable
 from t0.prompts import LONGEST_PRINTED, NO_LABEL, Example
-from t0.prompts.few_shot import FewShot
+from t0.prompts.few_shot import FewShot, FewShotPrompt
 from t0.sources import hidden_label
 
 EOS = 1
@@ -202,12 +202,8 @@ def _describe_exemplars(
     plural = "s" * (len(prompt.exemplars) != 1)
     listed = f", row{plural} {rows} of '{few_shot.split}'" if rows else ""
     yield f"{len(prompt.exemplars)} exemplar{plural}{fit}{listed} (seed {few_shot.seed})"
-    lost = lost_separators(few_shot, tokens.ids) if tokens is not None and rows else ()
-    if lost:
-        yield (
-            f"{' and '.join(lost)}: the vocabulary has no token for this text, so the model reads "
-            "only a space, or nothing. A visible separator, such as ' ## ', has tokens"
-        )
+    if tokens is not None and rows:
+        yield from describe_lost_separators(few_shot, tokens.ids)
 
 
 def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:

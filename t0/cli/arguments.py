@@ -136,7 +136,7 @@ def few_shot_of(args: argparse.Namespace) -> Any:
       UserError: an option is unknown or has a wrong value.
     """
     from t0.files.untrusted import parsed_json
-    from t0.prompts.few_shot import read_few_shot
+    from t0.prompts.few_shot import MIXTURE_OPTIONS, read_few_shot
 
     options = {}
     if args.fewshot_options is not None:
@@ -149,7 +149,8 @@ def few_shot_of(args: argparse.Namespace) -> Any:
             raise UserError(f"--fewshot_options={args.fewshot_options:.80}: expected {expected}")
     if args.num_fewshot is None:
         return None
-    return read_few_shot(args.num_fewshot, options, "--fewshot_options")
+    where, exclude = "--fewshot_options", MIXTURE_OPTIONS
+    return read_few_shot(args.num_fewshot, options, where, exclude=exclude)
 
 
 def apply_starter_folder(args: argparse.Namespace, settings: Any) -> None:

@@ -169,6 +169,12 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
     from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
     from t0.prompts.few_shot import UNLIMITED, TextMeasure
 
+    templates = ()
+    if task.few_shot is not None:
+        if few_shot is not None:
+            raise UserError(f"--num_fewshot: {task.name} is few-shot already. Leave the flag out")
+        few_shot, templates = task.few_shot.settings, task.few_shot.templates
+        length = few_shot.length
     if few_shot is None:
         return None
     check_few_shot(task, few_shot)
@@ -178,7 +184,8 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
             lambda text: len(tokens.ids(text)),
             lambda text, answers: len(tokens.ids(text)) <= length,
         )
-    return FewShotPrompts(task, few_shot, list(task.open(few_shot.split).rows()), measure)
+    rows = list(task.open(few_shot.split).rows())
+    return FewShotPrompts(task, few_shot, rows, measure, templates)
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:

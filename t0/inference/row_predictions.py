@@ -34,6 +34,7 @@ from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.predictions import BatchPredictions, PredictionFile
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
+from t0.prompts.few_shot import TextMeasure
 from t0.prompts.model_prompts import RecordedPrompt
 from t0.sources.column_kinds import make_converters
 from t0.sources.folders import files_of, split_file
@@ -207,7 +208,17 @@ class RowTask:
             return None, str(error)
         if example and example.choices == []:
             return None, f"in row {number} all answer options are blank"
+        if example and self.vocabulary is not None:
+            example = self.prompt.add_exemplars(example, self._measure)
         return example, "" if example else f"row {number} renders to an empty text"
+
+    @functools.cached_property
+    def _measure(self) -> TextMeasure:
+        length = self.lengths["inputs"] - self.prompt.inputs_eos
+        count = functools.lru_cache(len(self.prompt.exemplars) * 2)(
+            lambda text: len(self.vocabulary.encode(text))
+        )
+        return TextMeasure(count, lambda inputs, answers: count(inputs) <= length)
 
     def examples(self) -> Iterator[tuple[int, Example]]:
         """Yields (row number, rendered texts) for each row that can be rendered."""
@@ -248,6 +259,9 @@ class RowTask:
                 while block := file.read(2**20):
                     digest.update(block)
         prompt = json.dumps(dataclasses.asdict(self.prompt.template) | {"where": ""})
+        if self.prompt.exemplars:
+            shots = [dataclasses.asdict(shot) for shot in self.prompt.exemplars]
+            prompt += json.dumps([dataclasses.asdict(self.prompt.few_shot), shots])
         return {
             "rows_sha256": digest.hexdigest(),
             "prompt": self.prompt.task,

@@ -100,13 +100,18 @@ def export(
       the exported prompts.
 
     Raises:
-      UserError: if the folder is remote or not empty, if data is missing or unreadable, if two
-        tasks or groups would have the same name, or if no row can be scored.
+      UserError: if a task is few-shot, the folder is remote or not empty, data is missing or
+        unreadable, two tasks or groups would have the same name, or no row can be scored.
     """
     if paths.is_remote(output):
         raise UserError(
             f"--output {output} is not on this machine, but the harness reads only local folders. "
             "Choose a local one."
+        )
+    if few_shot := [task.name for task in tasks if task.few_shot is not None]:
+        raise UserError(
+            f"{few_shot[0]} is few-shot, and the harness adds exemplars itself. Export its zero-shot "
+            "task, and give the harness --num_fewshot"
         )
     output = output.rstrip("/") or output
     if paths.exists(output) and (not paths.is_folder(output) or paths.list_names(output)):

@@ -45,6 +45,13 @@ class FewShot:
       x_y_delimiter: the text between an input and its target.
       example_separator: the text after each exemplar.
       final_suffix: the text at the end.
+      length: the maximum number of tokens of the joined text, for tasks of a mixture. An evaluation
+        uses the length of its run instead.
+      same_template: whether exemplars have the row's template. If not, each has a random template of
+        the few-shot tasks on the same dataset.
+      order: None draws exemplars for each row by itself; "seqio" takes them in the order of SeqIO's
+        `FewshotDataSource`, which may draw the row itself.
+      store: whether a model that is trained on the task stores exemplars with its prompts.
     """
 
     k: Positive
@@ -59,6 +66,10 @@ class FewShot:
     x_y_delimiter: str = "\n\n"
     example_separator: str = "\n\n\n"
     final_suffix: str = ""
+    length: Tokens | None = None
+    same_template: bool = True
+    order: Literal["seqio"] | None = None
+    store: bool = True
 
     @property
     def separators(self) -> dict[str, str]:
@@ -77,18 +88,26 @@ class FewShot:
         return facts | ({"fewshot_options": changed} if changed else {})
 
 
-def read_few_shot(k: int, options: Mapping[str, Any], where: str) -> FewShot:
+# The options for tasks of a mixture. Evaluations do not have them.
+MIXTURE_OPTIONS = ("length", "same_template", "order", "store")
+
+
+def read_few_shot(
+    k: int, options: Mapping[str, Any], where: str, *, exclude: Sequence[str] = ()
+) -> FewShot:
     """Reads the settings of few-shot prompts.
 
     Args:
       k: the number of exemplars.
       options: the other fields of `FewShot`, as plain data.
       where: the origin of the options, for messages.
+      exclude: names of fields that are not allowed in the options.
 
     Raises:
       UserError: a name is unknown, or a value has a wrong type or is out of range.
     """
-    names = [field.name for field in dataclasses.fields(FewShot) if field.name != "k"]
+    exclude = ("k", *exclude)
+    names = [field.name for field in dataclasses.fields(FewShot) if field.name not in exclude]
     for name in options:
         if name not in names:
             raise unknown_name(f"option of {where}", name, names, f"There are: {', '.join(names)}")
@@ -98,12 +117,29 @@ def read_few_shot(k: int, options: Mapping[str, Any], where: str) -> FewShot:
         raise UserError(str(error)) from error
 
 
-class Exemplar(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Exemplar:
     """A row that shows the task: its number in its split, its input and its target."""
 
     row: int
     inputs: str
     targets: str
+
+
+class FewShotPrompt(NamedTuple):
+    """A row's few-shot prompt.
+
+    Attributes:
+      inputs: the text that the model reads.
+      exemplars: the exemplars in it, in order.
+      drawn: the number of exemplars that were drawn.
+      is_cut: whether the row's own input is too long, without any exemplar.
+    """
+
+    inputs: str
+    exemplars: tuple[Exemplar, ...]
+    drawn: int
+    is_cut: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +157,22 @@ class TextMeasure:
 
 
 UNLIMITED = TextMeasure(count=lambda text: 0, fits=lambda inputs, answers: True)
+
+
+def describe_exemplars(exemplars: Mapping[int, int]) -> str:
+    """Describes how many rows have how many exemplars.
+
+    >>> describe_exemplars({0: 1, 4: 2400})
+    'Exemplars: 4 before 2,400 rows, 0 before 1 row'
+
+    Args:
+      exemplars: number of exemplars -> number of rows.
+    """
+    counts = (
+        f"{number} before {rows:,} row{'s' * (rows != 1)}"
+        for number, rows in sorted(exemplars.items(), reverse=True)
+    )
+    return f"Exemplars: {', '.join(counts)}"
 
 
 def join_exemplars(few_shot: FewShot, exemplars: Sequence[Exemplar], inputs: str) -> str:

@@ -6,7 +6,8 @@
 
 `prompts.json` contains the templates of all prompted tasks of the run, and the run's sequence
 lengths. If the model directory also contains the vocabulary `spiece.model`, predictions need no
-other files.
+other files. The prompt of a few-shot task also has exemplars, which are rows of the training data.
+They are texts, which no template reads.
 """
 
 import dataclasses
@@ -19,7 +20,8 @@ from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading, unknown_name
 from t0.files import paths
 from t0.files.untrusted import parsed_json
-from t0.prompts.render import CompiledTemplate, compile_template
+from t0.prompts.few_shot import Exemplar, FewShot, TextMeasure, count_fitting, join_exemplars
+from t0.prompts.render import CompiledTemplate, Example, compile_template
 from t0.prompts.templates import Template
 
 FILE = "prompts.json"
@@ -38,6 +40,8 @@ class RecordedPrompt:
       template: the prompt's template.
       kinds: the kinds of the columns in the training data, with their names in the template; see
         `t0.sources.column_kinds`. Empty in files of earlier versions, and for T0's datasets.
+      few_shot: how exemplars and the input are joined; None for a zero-shot task.
+      exemplars: the exemplars before each input; empty if they are not stored.
     """
 
     task: str
@@ -45,6 +49,8 @@ class RecordedPrompt:
     inputs_eos: bool
     template: Template
     kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    few_shot: FewShot | None = None
+    exemplars: tuple[Exemplar, ...] = ()
 
     @functools.cached_property
     def compiled(self) -> CompiledTemplate:
@@ -58,6 +64,14 @@ class RecordedPrompt:
     def is_ranked(self) -> bool:
         """Whether the prompt has answer choices."""
         return bool(self.template.answer_choices)
+
+    def add_exemplars(self, example: Example, measure: TextMeasure) -> Example:
+        """Puts the first stored exemplars that fit before a rendered row."""
+        if not self.exemplars:
+            return example
+        fitting = count_fitting(self.few_shot, self.exemplars, example, measure)
+        inputs = join_exemplars(self.few_shot, self.exemplars[:fitting], example.inputs)
+        return dataclasses.replace(example, inputs=inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +92,11 @@ class ModelPrompts:
 
     def to_json(self) -> str:
         """Returns the text of `prompts.json`."""
-        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+        record = dataclasses.asdict(self)
+        for prompt in record["prompts"]:
+            if not prompt["few_shot"]:
+                del prompt["few_shot"], prompt["exemplars"]
+        return json.dumps(record, indent=1) + "\n"
 
     def choose(self, name: str | None) -> RecordedPrompt:
         """Returns the prompt with a name, or the default prompt.
@@ -143,6 +161,14 @@ def read_model_prompts(folder: str) -> ModelPrompts:
         recorded = read_plain(parsed_json(text), ModelPrompts, FILE)
         if recorded.schema != 1 or not recorded.prompts or recorded.lengths.keys() != _FEATURES:
             raise ValueError("expected schema 1, prompts, and the lengths of inputs and targets")
+        for each in recorded.prompts:
+            size = sum(len(shot.inputs) + len(shot.targets) for shot in each.exemplars)
+            most = each.few_shot.k if each.few_shot else 0
+            if len(each.exemplars) > most or size > _MOST_CHARACTERS:
+                raise ValueError(
+                    f"{each.task} has {len(each.exemplars):,} exemplars of {size:,} characters; "
+                    f"expected at most {most:,} of {_MOST_CHARACTERS:,} characters"
+                )
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}. Start the training again") from error
     templates = (
@@ -152,4 +178,5 @@ def read_model_prompts(folder: str) -> ModelPrompts:
     return dataclasses.replace(recorded, prompts=tuple(templates))
 
 
+_MOST_CHARACTERS = 2**20  # of a prompt's exemplars
 _FEATURES = {"inputs", "targets"}

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from t0.prompts.environments import LONGEST_PRINTED
+from t0.prompts.few_shot import FewShotPrompt
 from t0.prompts.render import NO_LABEL, Example
 
 # Keys of `counts`. Users see these texts.
@@ -27,10 +28,11 @@ EQUAL_TOKENS = "with a wrong choice of the right one's tokens"
 NO_TARGET = "without a target (left out)"
 MISSING = "with missing values (nothing is printed for them)"
 NO_EXEMPLAR = "without an exemplar that fits (left out)"
+TOO_LONG = "with an input that is too long without any exemplar"
 # Whether blank choices are left out -> key.
 BLANK = {True: "with blank options (left out)", False: "with blank options (kept, as in T0)"}
 # The keys of `counts` that are noted when rows are rendered without a cache.
-NOTED = (NO_TARGET, MISSING, *BLANK.values(), NO_EXEMPLAR)
+NOTED = (NO_TARGET, MISSING, *BLANK.values(), NO_EXEMPLAR, TOO_LONG)
 # Keys of `labels`. If the counts of these keys are high, the template probably does not fit the
 # data.
 UNLABELLED, NO_CHOICE = "no label", "target is no choice"
@@ -112,6 +114,18 @@ class RowReport:
             if correct != 1 and self._ranked:
                 self.count(NO_ONE_CORRECT, index)
         return target
+
+    def count_exemplars(self, prompt: FewShotPrompt | None, index: int) -> bool:
+        """Counts a row's exemplars, and returns whether the row is kept.
+
+        Args:
+          prompt: the row's few-shot prompt; None if no exemplar fits and the row is dropped.
+          index: the row's index in the split.
+        """
+        self.exemplars[len(prompt.exemplars) if prompt else 0] += 1
+        if prompt is None or prompt.is_cut:
+            self.count(TOO_LONG if prompt else NO_EXEMPLAR, index)
+        return prompt is not None
 
     def count(self, key: str, index: int) -> None:
         """Counts a row for a key of `counts`."""

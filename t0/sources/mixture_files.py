@@ -22,6 +22,13 @@
 
 Each key except `task` and `mixture` may also be next to `tasks`. It then applies to all members
 that do not have the key.
+
+A mixture may also define few-shot tasks, which its members and other mixtures can select:
+
+    few_shot: {of: ['super_glue_rte_.*'], k: 4, budget: 1920}
+
+This makes TASK_4shot and TASK_4shot_score_eval of each prompted task TASK that an expression in `of`
+matches. The other keys are those of `t0.prompts.few_shot.FewShot`.
 """
 
 import dataclasses
@@ -34,10 +41,12 @@ from typing import Any
 
 from t0.errors import UserError, unknown_name
 from t0.files.untrusted import SAFE_LOADER, read_yaml
+from t0.prompts.few_shot import FewShot, read_few_shot
 
 MIXTURES = "mixtures.yaml"
 RULES_OF_RATES = ("examples", "t0")
 _MOST_EXPRESSIONS, _LONGEST_EXPRESSION = 10_000, 1_000
+_USUAL_LENGTH = 1024  # of T0's inputs, in tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +73,19 @@ class MixtureMember:
 
 
 @dataclasses.dataclass(frozen=True)
+class FewShotMembers:
+    """The few-shot tasks that a mixture defines.
+
+    Attributes:
+      of: regular expressions for names of the zero-shot tasks.
+      settings: how exemplars are drawn and joined.
+    """
+
+    of: tuple[str, ...]
+    settings: FewShot
+
+
+@dataclasses.dataclass(frozen=True)
 class OwnMixture:
     """A mixture that the user defines.
 
@@ -71,11 +93,13 @@ class OwnMixture:
       name: the mixture's name.
       members: the tasks and mixtures in it.
       path: the file that defines the mixture, or the name of the gin parameter.
+      few_shot: the few-shot tasks that the mixture defines; None if there are none.
     """
 
     name: str
     members: tuple[MixtureMember, ...]
     path: Path | str
+    few_shot: FewShotMembers | None = None
 
 
 def find_own_mixtures(dirs: list[Path]) -> list[OwnMixture]:
@@ -118,8 +142,8 @@ def _read_mixture(path: Path | str, name: object, entry: object) -> OwnMixture:
     where = f"{path}: mixture '{name}'"
     if not isinstance(name, str) or not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected {_FORM}, got {reprlib.repr(entry)}.")
-    _check_keys(where, entry, ("tasks", *_SHARED))
-    defaults = {key: value for key, value in entry.items() if key != "tasks"}
+    _check_keys(where, entry, ("tasks", "few_shot", *_SHARED))
+    defaults = {key: value for key, value in entry.items() if key not in ("tasks", "few_shot")}
     _check_values(where, defaults)
     tasks = entry.get("tasks")
     if not isinstance(tasks, list | tuple) or not tasks or len(tasks) > _MOST_EXPRESSIONS:
@@ -128,7 +152,30 @@ def _read_mixture(path: Path | str, name: object, entry: object) -> OwnMixture:
             f"{where}: the key 'tasks' must be a list of regular expressions for task names, at "
             f"most {_MOST_EXPRESSIONS:,} of at most {_LONGEST_EXPRESSION:,} characters, got {size}."
         )
-    return OwnMixture(name, tuple(_read_member(where, defaults, task) for task in tasks), path)
+    members = tuple(_read_member(where, defaults, task) for task in tasks)
+    few_shot = _read_few_shot(where, entry["few_shot"]) if "few_shot" in entry else None
+    return OwnMixture(name, members, path, few_shot)
+
+
+def _read_few_shot(where: str, entry: object) -> FewShotMembers:
+    of = entry.get("of") if isinstance(entry, Mapping) else None
+    is_list = isinstance(of, list | tuple) and 0 < len(of) <= _MOST_EXPRESSIONS
+    problem = next(filter(None, map(_find_problem, of)), "") if is_list else ""
+    if not is_list or problem or "k" not in entry:
+        raise UserError(
+            f"{where}: the key 'few_shot' must be like {{of: ['super_glue_rte_.*'], k: 4}}, where "
+            f"'of' is a list of regular expressions for task names, got {reprlib.repr(entry)}"
+            f"{problem}."
+        )
+    options = {str(key): value for key, value in entry.items() if key not in ("of", "k")}
+    try:
+        settings = read_few_shot(entry["k"], options, "few_shot")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    if settings.length is None:  # FLAN's budget, 1,920, has FLAN's length, 2,048
+        length = max(_USUAL_LENGTH, 1 << ((settings.budget or 1) - 1).bit_length())
+        settings = dataclasses.replace(settings, length=length)
+    return FewShotMembers(tuple(of), settings)
 
 
 def _read_member(where: str, defaults: Mapping[str, Any], entry: object) -> MixtureMember:

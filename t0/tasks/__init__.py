@@ -6,7 +6,7 @@
 | file | contents |
 |---|---|
 | `prompted_tasks` | the tasks of a prompt: source, preprocessing, definitions |
-| `few_shot_tasks` | few-shot forms of prompted tasks, for evaluations |
+| `few_shot_tasks` | few-shot forms of prompted tasks, for evaluations and gin's mixtures |
 | `recipe_tasks`, `instruction_tasks` | tasks of documents, questions, translations, instructions |
 | `denoisers` | UL2's denoisers over documents, and their mixture |
 | `gin_mixtures` | mixtures that gin defines |

@@ -1,12 +1,12 @@
-"""Registers few-shot forms of prompted tasks with SeqIO, for evaluations.
+"""Registers few-shot forms of prompted tasks with SeqIO, for evaluations and for gin's mixtures.
 
     names = add_few_shot_tasks(["rte_mine_score_eval"], FewShot(k=4), vocabulary_measure(1024))
     names                          # ["rte_mine_4shot_score_eval"]
     few_shot_facts(names)          # {"num_fewshot": 4, "fewshot_seed": 0}
 
 A few-shot task differs from its zero-shot task only in the inputs, in which exemplars from the
-training rows stand before the row (`t0.catalogue.exemplars`). The records are rendered when the task
-is read. They cannot be cached.
+training rows stand before the row (`t0.catalogue.exemplars`). The few-shot tasks of the user's
+`mixtures.yaml` are registered with the catalogue (`t0.tasks.prompted_tasks.task_definitions`).
 """
 
 import copy
@@ -15,42 +15,21 @@ from typing import Any
 
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
+from t0.catalogue.mixture_members import few_shot_forms
+from t0.catalogue.prompted_task import few_shot_name
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.prompts.few_shot import FewShot, TextMeasure
-from t0.tasks.prompted_tasks import PromptedSource
-from t0.tasks.vocabulary import default_vocabulary
-
-
-def few_shot_name(task: str, k: int) -> str:
-    """Returns the name of a task's few-shot form.
-
-    >>> few_shot_name("super_glue_rte_GPT_3_style_score_eval", 4)
-    'super_glue_rte_GPT_3_style_4shot_score_eval'
-    """
-    suffix = SCORE_EVAL if task.endswith(SCORE_EVAL) else ""
-    return f"{task.removesuffix(SCORE_EVAL)}_{k}shot{suffix}"
-
-
-def vocabulary_measure(length: int) -> TextMeasure:
-    """Measures texts in the tasks' vocabulary.
-
-    Args:
-      length: the maximum number of tokens of the inputs, which do not end in EOS.
-    """
-    vocabulary = default_vocabulary()
-
-    def count(text: str) -> int:
-        return len(vocabulary.encode(text))
-
-    return TextMeasure(count, lambda inputs, answers: count(inputs) <= length)
+from t0.sources import OwnMixture
+from t0.tasks.prompted_tasks import PromptedSource, few_shot_prompts
 
 
 def check_few_shot_tasks(tasks: Iterable[str], few_shot: FewShot) -> None:
     """Checks that tasks can have few-shot prompts, without reading their data.
 
     Raises:
-      UserError: a task is not made from a prompt, or `check_few_shot` refuses it.
+      UserError: a task is not made from a prompt or is few-shot already, or `check_few_shot` refuses
+        it.
     """
     for name in tasks:
         source = seqio.TaskRegistry.get(name).source
@@ -58,6 +37,8 @@ def check_few_shot_tasks(tasks: Iterable[str], few_shot: FewShot) -> None:
             raise UserError(
                 f"task {name} is not made from a prompt, so it has no few-shot form: leave it out"
             )
+        if source.few_shot is not None:
+            raise UserError(f"task {name} is few-shot already: leave it out, or leave K out")
         check_few_shot(source, few_shot)
 
 
@@ -80,18 +61,46 @@ def add_few_shot_tasks(tasks: Sequence[str], few_shot: FewShot, measure: TextMea
     # Build all tasks before registering any, so that an error leaves the registry unchanged.
     built, stored = [], {}
     for name in tasks:
-        task = seqio.TaskRegistry.get(name)
-        source = copy.copy(task.source)
-        source.reports = {}
+        source = seqio.TaskRegistry.get(name).source
         rows = source.open(few_shot.split)
         data = source.dataset, source.subset, source.split_mapping[few_shot.split]
         if data not in stored:
             stored[data] = list(rows.rows())
-        source.few_shot = FewShotPrompts(task.source, few_shot, stored[data], measure)
-        built.append(task.replace(name=few_shot_name(name, few_shot.k), source=source))
+        prompts = FewShotPrompts(source, few_shot, stored[data], measure)
+        built.append(_few_shot_task(name, prompts))
     for task in built:
         _replace(task)
     return [task.name for task in built]
+
+
+def add_mixture_tasks(mixtures: Sequence[OwnMixture]) -> None:
+    """Registers the few-shot tasks that mixtures define.
+
+    Raises:
+      UserError: a definition selects no task, or a task that cannot have few-shot prompts.
+    """
+    every = {name: seqio.TaskRegistry.get(name).source for name in seqio.TaskRegistry.names()}
+    sources = {
+        name: source
+        for name, source in every.items()
+        if isinstance(source, PromptedSource) and source.few_shot is None
+    }
+    built = [
+        _few_shot_task(ranked, few_shot_prompts(sources[ranked], form))
+        for name, form in few_shot_forms(mixtures, sources).values()
+        for ranked in (name, name + SCORE_EVAL)
+        if ranked in sources
+    ]
+    for task in built:
+        _replace(task)
+
+
+def _few_shot_task(zero_shot: str, prompts: FewShotPrompts) -> seqio.Task:
+    task = seqio.TaskRegistry.get(zero_shot)
+    source = copy.copy(task.source)
+    source.reports = {}
+    source.few_shot = prompts
+    return task.replace(name=few_shot_name(zero_shot, prompts.few_shot.k), source=source)
 
 
 def _replace(task: seqio.Task) -> None:

@@ -15,6 +15,7 @@ from t0.compat import gin, seqio
 from t0.config.bindings import bound
 from t0.sources import OwnMixture
 from t0.sources.mixture_files import read_mixtures
+from t0.tasks.few_shot_tasks import add_mixture_tasks
 
 # The mixtures that this module has registered.
 _registered: dict[str, OwnMixture] = {}
@@ -39,11 +40,12 @@ def register_gin_mixtures() -> None:
     # Without mixtures, the function is not called, so that operative configs do not have it.
     if bound("mixtures.define", evaluate=False) is None:
         return
-    names = seqio.MixtureRegistry.names()
+    names = [*seqio.MixtureRegistry.names()]
     read = read_mixtures(defined_mixtures(), "mixtures.define (gin)")
     new = [own for own in read if own.name not in names or _registered.get(own.name) != own]
     if not new:
         return
+    add_mixture_tasks(new)
     others = dict.fromkeys(names, ())
     resolved = resolve_mixtures(new, list(seqio.TaskRegistry.names()), others)
     for name, members in resolved.items():  # in the order in which mixtures contain each other

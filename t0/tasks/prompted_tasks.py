@@ -26,19 +26,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.exemplars import FewShotPrompts
-from t0.catalogue.prompted_task import open_rows
+from t0.catalogue.prompted_task import FewShotForm, few_shot_name, open_rows
 from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
-from t0.errors import UserError
+from t0.errors import AbsentData, UserError
 from t0.prompts import CompiledTemplate, Example, RowReport, Template, compile_template
+from t0.prompts.few_shot import Exemplar, describe_exemplars
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
-from t0.prompts.row_report import NO_EXEMPLAR, NOTED
-from t0.sources import SplitRows, document_column, document_key, hidden_label, local_files
+from t0.prompts.row_report import NOTED
+from t0.sources import (
+    SplitRows,
+    data_dirs,
+    document_column,
+    document_key,
+    hidden_label,
+    local_files,
+    open_split,
+)
 from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
-from t0.tasks.vocabulary import t5_features, tokenized
+from t0.tasks.seqio_order import seqio_order
+from t0.tasks.vocabulary import t5_features, tokenized, vocabulary_measure
 
 
 class PromptedSource(OrderedSource):
@@ -168,11 +180,7 @@ class PromptedSource(OrderedSource):
         if self.few_shot is None:
             return example.inputs
         prompt = self.few_shot.prompt(split, index, row, example)
-        report.exemplars[len(prompt.exemplars) if prompt else 0] += 1
-        if prompt is None:
-            report.count(NO_EXEMPLAR, index)
-            return None
-        return prompt.inputs
+        return prompt.inputs if report.count_exemplars(prompt, index) else None
 
     def _note_exemplars(self, split: str, exemplars: Mapping[int, int]) -> None:
         """Prints how many exemplars the rows have, if some rows have fewer than K.
@@ -188,11 +196,7 @@ class PromptedSource(OrderedSource):
                 f"{where}: no exemplar fits before any row: allow longer inputs (--lengths), or "
                 "leave the task out"
             )
-        counts = ", ".join(
-            f"{number} before {rows:,} row{'s' * (rows != 1)}"
-            for number, rows in sorted(exemplars.items(), reverse=True)
-        )
-        _print_once(f"note: {where}: not all exemplars fit. Exemplars: {counts}")
+        _print_once(f"note: {where}: not all exemplars fit. {describe_exemplars(exemplars)}")
 
     def check(self, split: str) -> None:
         """Checks that the data exists, and completes `signature`, the types of a record's fields.
@@ -326,16 +330,64 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
         if isinstance(source, PromptedSource):
             feature = task.output_features["inputs"]
             vocabulary = feature.vocabulary.sentencepiece_model_file
-            recorded[source.seed_name] = RecordedPrompt(
-                source.seed_name,
+            few_shot = source.few_shot.few_shot if source.few_shot else None
+            own_name = source.seed_name
+            own_name = few_shot_name(own_name, few_shot.k) if few_shot else own_name
+            recorded[own_name] = RecordedPrompt(
+                own_name,
                 "/".join(filter(None, (source.dataset, source.subset))),
                 feature.add_eos,
                 dataclasses.replace(source.template, where=""),
                 find_kinds(source.dataset, source.subset, _training_split(source)),
+                few_shot,
+                _stored_exemplars(source),
             )
     if not recorded:
         return None
     return ModelPrompts(dict(lengths), vocabulary, tuple(recorded.values()))
+
+
+def form_of(source: seqio.DataSource) -> FewShotForm | None:
+    """Returns how a task's source puts exemplars before inputs; None if its prompts are zero-shot."""
+    prompts = getattr(source, "few_shot", None)
+    return prompts and FewShotForm(prompts.few_shot, prompts.templates)
+
+
+def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompts:
+    """Returns what puts exemplars before a task's inputs. It reads them with the first prompt."""
+
+    def read_rows() -> Sequence[Mapping[str, Any]]:
+        source.open(form.settings.split)  # checks the columns, which may differ between prompts
+        split = source.split_mapping[form.settings.split]
+        return _exemplar_rows(source.dataset, source.subset, split, tuple(data_dirs()))
+
+    measure = vocabulary_measure(form.settings.length)
+
+    def order(split: str) -> np.ndarray:
+        train_rows, rows = (source.open(name).num_rows for name in (form.settings.split, split))
+        return seqio_order(train_rows, rows, k=form.settings.k, seed=form.settings.seed)
+
+    return FewShotPrompts(source, form.settings, read_rows, measure, form.templates, order)
+
+
+@functools.lru_cache(maxsize=1)  # the prompts of a dataset have the same rows
+def _exemplar_rows(
+    dataset: str, subset: str | None, split: str, dirs: tuple[Path, ...]
+) -> Sequence[Mapping[str, Any]]:
+    del dirs
+    return list(open_split(dataset, subset, split).rows())
+
+
+def _stored_exemplars(source: PromptedSource) -> tuple[Exemplar, ...]:
+    form = form_of(source)
+    if form is None:
+        return ()
+    try:
+        # A new object, so that a training run does not keep the rows of all datasets in memory.
+        return few_shot_prompts(source, form).stored_exemplars()
+    except AbsentData as error:  # a run may have only the cache
+        _print_once(f"note: no exemplars are stored for predictions: {error}")
+        return ()
 
 
 def _training_split(source: PromptedSource) -> str:
@@ -348,15 +400,21 @@ def task_definitions(task: PromptedTask) -> dict[str, dict[str, Any]]:
 
     The tasks are the plain task and, if the template has answer choices, the `_score_eval` task.
     """
-    source = functools.partial(
-        PromptedSource,
-        dataset=task.dataset,
-        subset=task.subset,
-        template=task.template,
-        split_mapping=task.split_mapping,
-        num_rows=task.num_rows,
-        seed_name=task.name,
-    )
+
+    def source(*, hide_labels: bool = False) -> PromptedSource:
+        made = PromptedSource(
+            dataset=task.dataset,
+            subset=task.subset,
+            template=task.template,
+            split_mapping=task.split_mapping,
+            num_rows=task.num_rows,
+            seed_name=task.seed_name,
+            hide_labels=hide_labels,
+        )
+        if task.few_shot is not None:
+            made.few_shot = few_shot_prompts(made, task.few_shot)
+        return made
+
     metrics = plain_metrics(task.dataset, task.subset, task.template)
     definitions = {
         task.name: {

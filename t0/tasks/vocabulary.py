@@ -17,6 +17,7 @@ from typing import Any
 from t0.catalogue.sentence_pieces import EOS, EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
 from t0.errors import UserError, remote_mistake, short_reason
+from t0.prompts.few_shot import TextMeasure
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
@@ -175,6 +176,20 @@ _SHARED = SharedVocabulary()
 def default_vocabulary() -> SharedVocabulary:
     """Returns the single vocabulary object that all prompted tasks share."""
     return _SHARED
+
+
+def vocabulary_measure(length: int | None) -> TextMeasure:
+    """Measures texts in the tasks' vocabulary.
+
+    Args:
+      length: the maximum number of tokens of the inputs, which do not end in EOS; None for no limit.
+    """
+    vocabulary = default_vocabulary()
+
+    def count(text: str) -> int:
+        return len(vocabulary.encode(text))
+
+    return TextMeasure(count, lambda inputs, answers: length is None or count(inputs) <= length)
 
 
 def t5_features(*, inputs_eos: bool = True) -> dict[str, seqio.Feature]:

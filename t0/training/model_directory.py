@@ -46,7 +46,7 @@ from t0.checkpoints import checkpoint_files, conversion, names
 from t0.checkpoints.shape import factored_axes
 from t0.config import saved_config
 from t0.config.plain_data import Count, NotNegative, read_file
-from t0.errors import UserError, printable, refuse_unanswered
+from t0.errors import UserError, printable, refuse_unanswered, say
 from t0.feeding import manifest
 from t0.files import paths, write_whole
 from t0.files.any_path import read_lines
@@ -156,7 +156,9 @@ def comparable_values(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def save_prompts(model_dir: str, text: str, vocabulary: str) -> None:
-    """Writes the prompts of a run. If its vocabulary is a local file, writes a copy of this file.
+    """Writes the prompts of a run, and says how many rows of the training data they contain.
+
+    If the vocabulary is a local file, writes a copy of it.
 
     Args:
       model_dir: the run's model directory.
@@ -165,7 +167,13 @@ def save_prompts(model_dir: str, text: str, vocabulary: str) -> None:
     """
     if "://" not in vocabulary and paths.exists(vocabulary):
         write_whole(posixpath.join(model_dir, VOCABULARY_FILE), paths.read_bytes(vocabulary))
-    write_whole(posixpath.join(model_dir, PROMPTS_FILE), text)
+    path = posixpath.join(model_dir, PROMPTS_FILE)
+    if rows := sum(len(each.get("exemplars", ())) for each in parsed_json(text)["prompts"]):
+        say(
+            f"{path} stores {rows:,} rows of the training data, the exemplars for predictions "
+            "(`store: false` in few_shot leaves them out)"
+        )
+    write_whole(path, text)
 
 
 def check_same(model_dir: str, now: Mapping[str, str], *, allowed: bool) -> list[str]:

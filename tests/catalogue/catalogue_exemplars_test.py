@@ -6,7 +6,7 @@ import random
 import pytest
 
 from t0.catalogue import PromptedTask
-from t0.catalogue.exemplars import FewShotPrompts, draw_order, lost_separators
+from t0.catalogue.exemplars import FewShotPrompts, describe_lost_separators, draw_order
 from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import UNLIMITED, FewShot, TextMeasure
@@ -110,6 +110,14 @@ def test_balanced_labels_differ_by_at_most_one(task, k):
         assert max(numbers) - min(numbers) <= 1
 
 
+def test_a_model_stores_the_same_exemplars_for_all_rows(task):
+    task = task()
+    stored = prompts(task, k=3, balance="labels").stored_exemplars()
+    assert stored == prompts(task, k=3, balance="labels").stored_exemplars()
+    assert sorted(TRAIN[exemplar.row]["label"] for exemplar in stored) == [0, 1, 2]
+    assert prompts(task, k=3, store=False).stored_exemplars() == ()
+
+
 def test_rows_without_texts_are_no_exemplars(task):
     task = task("partial")
     labels = {TRAIN[row]["label"] for row in rows_of(prompts(task, k=6), task)}
@@ -151,7 +159,10 @@ def test_separators_that_leave_no_token():
     def ids(text):
         return text.split()
 
-    assert lost_separators(FewShot(k=1), ids) == ["x_y_delimiter", "example_separator"]
-    visible = FewShot(k=1, example_separator="\n## ")
-    assert lost_separators(visible, ids) == ["x_y_delimiter"]
-    assert lost_separators(FewShot(k=1, inputs_prefix="Q: "), ids) == ["x_y_delimiter"]
+    def lost(**settings):
+        notes = describe_lost_separators(FewShot(k=1, **settings), ids)
+        return notes[0].partition(":")[0] if notes else ""
+
+    assert lost() == "x_y_delimiter and example_separator"
+    assert lost(example_separator="\n## ") == lost(inputs_prefix="Q: ") == "x_y_delimiter"
+    assert lost(example_separator="\n## ", x_y_delimiter=" = ") == ""

@@ -14,7 +14,8 @@ def write_own(folder):
     write_rows(folder / "moods" / "train.jsonl", [{"t": "rain", "l": 0}, {"t": "sun", "l": 1}])
     mixtures = {
         "counted": {"tasks": ["moods_.*", "super_glue_cb_can_we_infer_score_eval"]},
-        "fixed": {"tasks": ["moods_which"], "rate": 7},
+        "fixed": {"tasks": ["moods_which", "moods_which_1shot"], "rate": 7},
+        "shots": {"tasks": ["moods_which"], "few_shot": {"of": ["moods_.*"], "k": 1}},
     }
     (folder / "mixtures.yaml").write_text(json.dumps(mixtures))
 
@@ -36,6 +37,8 @@ def test_catalogue_listing_equals_registered_tasks_and_rates(imported, tmp_path,
             assert listing.members(name) == wanted
     assert dict(listing.members("counted")) == {
         "moods_which": 2.0,
+        "moods_which_1shot": 2.0,
+        "moods_which_1shot_score_eval": 2.0,
         "moods_which_score_eval": 2.0,
         "super_glue_cb_can_we_infer_score_eval": 250.0,
     }

@@ -37,6 +37,16 @@ templates:
     metadata: !TemplateMetadata
       metrics: [ROUGE]
 """
+FEW_SHOT = """
+reviews_and_t0:
+  temperature: 2.0
+  tasks:
+    - {task: 'reviews_.*', exclude: '.*_score_eval', cap: 3000}
+    - {task: super_glue_copa_exercise, cap: 200, scale: 0.5}
+    - {mixture: t0_train_one_og_prompt, rate: 500}
+    - {task: super_glue_rte_GPT_3_style_4shot, rate: 7}
+  few_shot: {of: ['super_glue_rte_.*'], k: 4, budget: 1920, split: train, seed: 0}
+"""
 ROWS = [{"text": "It was fun.", "label": 1}, {"text": "So dull.", "label": 0}]
 CB_ROW = {"premise": "It rains.", "hypothesis": "it is wet", "idx": 0, "label": 0}
 
@@ -185,9 +195,39 @@ def test_own_tasks_failed_import_registers_nothing(imported, reviews):
             assert len(seqio.TaskRegistry.names()) == 974
 
 
+def test_mixture_defines_few_shot_tasks(imported, reviews):
+    (reviews / "mixtures.yaml").write_text(FEW_SHOT)
+    with imported(reviews):
+        import seqio
+
+        names = registered("super_glue_rte_GPT_3_style")
+        assert names == [
+            f"super_glue_rte_GPT_3_style{suffix}"
+            for suffix in ("", "_4shot", "_4shot_score_eval", "_score_eval")
+        ]
+        rates = seqio.MixtureRegistry.get("reviews_and_t0")
+        few_shot = seqio.TaskRegistry.get("super_glue_rte_GPT_3_style_4shot")
+        assert rates.get_rate(few_shot) == 7**0.5
+        settings = few_shot.source.few_shot.few_shot
+        assert (settings.k, settings.budget, settings.length) == (4, 1920, 2048)
+
+
 @pytest.mark.parametrize(
     ("mixtures", "wanted"),
     [
+        (
+            "m: {tasks: [reviews_write_one], few_shot: {of: [reviewss_.*], k: 2}}\n",
+            "unknown task 'reviewss_.*'",
+        ),
+        (
+            "m: {tasks: [reviews_write_one], few_shot: {of: [story_cloze_2016_.*], k: 2}}\n",
+            "has no split 'train' to draw exemplars from",
+        ),
+        (
+            "m: {tasks: [reviews_write_one], few_shot: {of: [reviews_.*], k: 2}}\n"
+            "n: {tasks: [reviews_write_one], few_shot: {of: [reviews_.*], k: 2, seed: 1}}\n",
+            "a task 'reviews_good_or_bad__2shot' exists already, with other settings",
+        ),
         ("m:\n  tasks: [super_glue_cb_can_we_inferr]\n", "Did you mean 'super_glue_cb_can_we_inf"),
         ("m:\n  tasks: ['nothing_.*']\n", "unknown task 'nothing_.*'"),
         ("t0_train:\n  tasks: ['reviews_.*']\n", "task or mixture 't0_train' exists already"),
@@ -196,7 +236,10 @@ def test_own_tasks_failed_import_registers_nothing(imported, reviews):
             "'sciq_Multiple_Choice' exists already",
         ),
     ],
-    ids=["misspelled", "matches nothing", "name of a mixture", "name of a task"],
+    ids=[
+        *("few-shot misspelled", "few-shot without train rows", "few-shot name twice"),
+        *("misspelled", "matches nothing", "name of a mixture", "name of a task"),
+    ],
 )
 def test_own_mixtures_with_mistakes_are_refused(imported, reviews, mixtures, wanted):
     (reviews / "mixtures.yaml").write_text(mixtures)

@@ -306,6 +306,22 @@ def test_show_few_shot_prompt(t0, own):
     assert "has no token" not in out
 
 
+def test_show_few_shot_task_of_a_mixture(t0, tmp_path):
+    prompts = {"a": ("{{tea}}? ||| {{answer_choices[label]}}", "no ||| yes")}
+    write_templates(tmp_path / "teas", prompts)
+    rows = [{"tea": f"tea {n}", "label": 1} for n in range(4)]
+    write_rows(tmp_path / "teas" / "train.jsonl", rows)
+    mixture = "m: {tasks: [teas_a_2shot], few_shot: {of: [teas_a], k: 2}}"
+    (tmp_path / "mixtures.yaml").write_text(mixture)
+    words = ["show", "teas_a_2shot", "--row=0", f"--data_dir={tmp_path}"]
+    status, out, _ = t0(*words, data=False)
+    assert status == 0
+    assert out.count("?\n    \n    yes\n    \n    \n") == 2
+    assert "note: 2 exemplars, rows" in out
+    _, _, errors = t0(*words, "--num_fewshot=1", data=False)
+    assert "teas_a_2shot is few-shot already. Leave the flag out" in errors
+
+
 def test_show_few_shot_prompt_within_the_length(t0, own):
     words = [
         "show",

@@ -16,6 +16,7 @@ from t0.files.table_files import write_table
 from t0.inference import row_predictions
 from t0.inference.predictions import PredictionFile
 from t0.inference.row_predictions import RowTask, open_rows, rank_rows, write_predictions
+from t0.prompts.few_shot import Exemplar, FewShot
 from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, read_model_prompts
 from t0.prompts.templates import Template
 
@@ -100,6 +101,41 @@ def task(tmp_path):
 def read(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_predict_puts_the_stored_exemplars_before_the_input(task, tmp_path):
+    shots = tuple(Exemplar(n, f"shot {n}", "good") for n in range(3))
+    few_shot = FewShot(k=3, example_separator=" ## ", x_y_delimiter=" = ")
+    stored = dataclasses.replace(task.prompt, few_shot=few_shot, exemplars=shots)
+    model_prompts = ModelPrompts({"inputs": 64, "targets": 16}, "v.model", (stored,))
+    (tmp_path / "prompts.json").write_text(model_prompts.to_json())
+    (read_back,) = read_model_prompts(str(tmp_path)).prompts
+    assert (read_back.few_shot, read_back.exemplars) == (few_shot, shots)
+    task = dataclasses.replace(task, prompt=read_back)
+    (_, example), *_ = task.examples()
+    # 64 letters have room for two of the exemplars.
+    assert example.inputs == 'shot 0 = good ## shot 1 = good ## film, "0" Good? = '
+    assert "few_shot" not in ModelPrompts({}, "", (prompt(*FIXED),)).to_json()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"exemplars": [{"row": 0, "inputs": "a", "targets": "b"}] * 4}, "4 exemplars of 8 char"),
+        ({"exemplars": [{"row": 0, "inputs": "a" * 2**21, "targets": "b"}]}, "1 exemplars of 2,0"),
+        ({"exemplars": [["a", "b"]]}, "exemplars"),
+        ({"exemplars": [{"row": 0, "inputs": {"a": 1}, "targets": "b"}]}, "inputs"),
+        ({"few_shot": None, "exemplars": [{"row": 0, "inputs": "a", "targets": "b"}]}, "at most 0"),
+        ({"few_shot": {"k": -1}}, "k"),
+    ],
+)
+def test_stored_exemplars_are_untrusted(tmp_path, changes, told):
+    stored = dataclasses.replace(prompt(*FIXED), few_shot=FewShot(k=3))
+    content = json.loads(ModelPrompts({"inputs": 64, "targets": 16}, "v", (stored,)).to_json())
+    content["prompts"][0] |= changes
+    (tmp_path / "prompts.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"prompts.json cannot be read: .*{told}"):
+        read_model_prompts(str(tmp_path))
 
 
 def test_predict_keeps_columns_and_adds_the_best_choice(task, tmp_path, monkeypatch):

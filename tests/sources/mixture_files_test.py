@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from t0.errors import UserError
+from t0.prompts.few_shot import FewShot
 from t0.sources import OwnMixture, find_own_mixtures
 from t0.sources.mixture_files import MixtureMember, read_mixtures
 
@@ -39,6 +40,19 @@ def test_mixture_file_members_inherit_keys(tmp_path):
         MixtureMember(mixture="t0_train", rate=500, temperature=2.0, cap=9),
     )
     assert read_mixtures(yaml.safe_load(FORM), "gin")[0].members == mixture.members
+
+
+def test_mixture_file_few_shot_settings():
+    def settings(**options):
+        entry = {"tasks": ["a"], "few_shot": {"of": ["b.*"], "k": 4, **options}}
+        (mixture,) = read_mixtures({"m": entry}, "gin")
+        assert mixture.few_shot.of == ("b.*",)
+        return mixture.few_shot.settings
+
+    assert settings() == FewShot(4, length=1024)
+    assert settings(budget=900) == FewShot(4, budget=900, length=1024)
+    assert settings(budget=1920) == FewShot(4, budget=1920, length=2048)  # FLAN's
+    assert settings(length=512, store=False).length == 512
 
 
 @pytest.mark.parametrize(
@@ -84,6 +98,15 @@ def test_mixture_file_members_inherit_keys(tmp_path):
         ("m: {tasks: [{mixture: b}]}", "the rate of a mixture must be a number"),
         ("m: {tasks: [{mixture: 3, rate: 1}]}", "key 'mixture'"),
         ("m: {tasks: [{mixture: b, rate: 1, exclude: x}]}", "'exclude' is for tasks"),
+        ("m: {tasks: [a], few_shot: 4}", "key 'few_shot' must be like .*got 4"),
+        ("m: {tasks: [a], few_shot: {k: 4}}", "key 'few_shot' must be like"),
+        ("m: {tasks: [a], few_shot: {of: [a]}}", "key 'few_shot' must be like"),
+        ("m: {tasks: [a], few_shot: {of: ['('], k: 4}}", "'few_shot'.*unterminated subpattern"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: 0}}", "k is 0; expected a whole number from 1"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: .nan}}", "k is nan; expected a finite number"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: 4, budget: -1}}", "budget is -1; expected"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: 4, seeds: 1}}", "'seeds'. Did you mean 'seed'?"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: 4, balance: x}}", "balance is 'x'"),
     ],
 )
 def test_malformed_mixture_names_file_and_key(tmp_path, text, told):

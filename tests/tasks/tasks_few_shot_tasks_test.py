@@ -5,19 +5,13 @@ import seqio
 import tensorflow as tf
 from seqio import experimental
 
-from t0.caching import work_plan
-from t0.caching.cache_plan import TaskSplit
+from t0.catalogue.prompted_task import few_shot_name
 from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import UNLIMITED, FewShot, TextMeasure
 from t0.tasks import PromptedTask, task_definitions
-from t0.tasks.few_shot_tasks import (
-    add_few_shot_tasks,
-    check_few_shot_tasks,
-    few_shot_facts,
-    few_shot_name,
-    vocabulary_measure,
-)
+from t0.tasks.few_shot_tasks import add_few_shot_tasks, check_few_shot_tasks, few_shot_facts
+from t0.tasks.vocabulary import vocabulary_measure
 from t0.testing import registries_restored, write_dataset
 
 PROMPTS = {"closed": ("{{text}}? ||| {{answer_choices[label]}}", "no ||| yes")}
@@ -130,10 +124,3 @@ def test_impossible_tasks_are_refused():
         add_few_shot_tasks(TASKS, FewShot(k=2), UNLIMITED)
     with pytest.raises(UserError, match="13 exemplars, but its split 'train' has only 12 rows"):
         add_few_shot_tasks(TASKS, FewShot(k=13), UNLIMITED)
-
-
-def test_few_shot_tasks_are_not_cached():
-    (name,) = add_few_shot_tasks(TASKS[:1], FewShot(k=2), UNLIMITED)
-    split = TaskSplit(name, "train", "")
-    with pytest.raises(UserError, match="mine_closed_2shot: few-shot prompts cannot be cached"):
-        work_plan.plan_work([split], None, "", None, None)
