@@ -120,7 +120,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
         settings = starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
-            "train.gin": _train_file(plan, lengths),
+            "train.gin": _train_file(plan),
             starter_settings.FILE: settings.text(),
             "commands.sh": _script(commands(folder, plan)),
         }.items():
@@ -347,7 +347,7 @@ def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]
     return lengths, notes
 
 
-def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
+def _train_file(plan: StarterFolder) -> str:
     return f"""\
 # -*-Python-*-
 # A small T5.1.1 on {plan.name}, from random weights: minutes on two CPU cores.
@@ -355,13 +355,14 @@ def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
 # For results that matter, start from T5's weights: include 'models/t5.1.1.small.gin' and
 # 'runs/finetune.gin' here instead of the first two files, leave out the learning rate, and add
 # --checkpoint=CHECKPOINT --finetune_steps=1000 to the command, with T5's vocabulary.
+#
+# The lengths, TASK_FEATURE_LENGTHS, are in starter.json, which all commands read.
 
 include 'models/t5.1.1.mini.gin'
 include 'runs/pretrain.gin'
 include 'learning_rate_schedules/constant_0_001.gin'
 
 MIXTURE_OR_TASK_NAME = "{plan.name}_train"
-TASK_FEATURE_LENGTHS = {json.dumps(dict(lengths))}
 BATCH_SIZE = 16
 DROPOUT_RATE = 0.1
 USE_CACHED_TASKS = True

@@ -251,9 +251,8 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
     model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
     write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))
     assert init("films", "films.csv", f"--vocab={model}")[0] == 0
-    lengths = json.loads(
-        (tmp_path / "films/train.gin").read_text().partition("LENGTHS = ")[2].partition("\n")[0]
-    )
+    lengths = json.loads((tmp_path / "films/starter.json").read_text())["lengths"]
+    assert "TASK_FEATURE_LENGTHS =" not in (tmp_path / "films/train.gin").read_text()
     assert 0 < lengths["inputs"] <= 128
     assert lengths["targets"] == 16
 
