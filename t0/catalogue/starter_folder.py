@@ -13,7 +13,6 @@ hash, so that equal rows are in the same split.
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -35,6 +34,7 @@ from t0.config import starter_settings
 from t0.errors import UserError
 from t0.files import checked_name, publishing
 from t0.files.any_path import binary
+from t0.files.paths import sha256
 from t0.files.untrusted import parsed_json
 from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
 
@@ -152,8 +152,8 @@ def digests(name: str, folder: str) -> dict[str, str]:
     files = [
         f"data/{name}/{file}" for file in ("templates.yaml", "train.jsonl", "validation.jsonl")
     ]
-    paths = {file: Path(folder, file) for file in files}
-    return {f: hashlib.sha256(p.read_bytes()).hexdigest() for f, p in paths.items() if p.is_file()}
+    existing = [file for file in files if Path(folder, file).is_file()]
+    return {file: sha256(Path(folder, file)) for file in existing}
 
 
 def column_names(columns: Iterable[str]) -> dict[str, str]:

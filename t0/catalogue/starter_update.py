@@ -21,6 +21,7 @@ from t0.catalogue import starter_folder
 from t0.config.starter_settings import FILE, StarterSettings
 from t0.errors import UserError
 from t0.files import publishing
+from t0.files.paths import read_bytes
 
 
 @contextlib.contextmanager
@@ -107,7 +108,7 @@ def update(
 def _remove_old_lengths(settings: StarterSettings) -> None:
     """Removes the line with the lengths that earlier versions wrote to `train.gin`."""
     path, line = Path(settings.path("train.gin")), json.dumps(dict(settings.lengths))
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    text = read_bytes(str(path)).decode() if path.is_file() else ""
     shorter = text.replace(f"\nTASK_FEATURE_LENGTHS = {line}\n", "\n")
     if shorter != text:
         publishing.write_whole(str(path), shorter)
