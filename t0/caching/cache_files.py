@@ -286,6 +286,8 @@ def join_parts(job: JoinParts) -> SplitOutcome:
         files=written,
         counts=sum_counts(job.infos),
         over=summed(job.infos, "over"),
+        truncated=summed(job.infos, "truncated"),
+        unknown=summed(job.infos, "unknown"),
         notes=job.notes,
     )
 

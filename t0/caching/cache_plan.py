@@ -66,7 +66,8 @@ class CacheSelection:
 class RecordOptions:
     """The options for making and writing records, which are the same for all splits and workers.
 
-    The fields of this class and of `Setup` have the names of the command's flags.
+    The fields of this class and of `Setup` have the names of the command's flags, if it has such a
+    flag.
 
     Attributes:
       min_shards: the minimum number of files of a split, as in SeqIO; None to derive it from the
@@ -80,6 +81,8 @@ class RecordOptions:
         does not apply to the splits in `t0/caching/exemptions.csv`.
       allow_hidden_labels: whether to write two kinds of splits that are refused otherwise: splits
         without any label, and rank-evaluation splits with withheld labels.
+      lengths: the lengths of inputs and targets in tokens, above which the table of the outcomes
+        counts examples.
     """
 
     min_shards: int | None = None
@@ -88,6 +91,7 @@ class RecordOptions:
     enable_char_counts: bool = False
     max_dropped_share: float = 0.1
     allow_hidden_labels: bool = False
+    lengths: tuple[int, int] = (LONGEST["inputs"], LONGEST["targets"])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ import dataclasses
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
 from t0.catalogue.exemplars import ExemplarTask, FewShotPrompts
+from t0.catalogue.sentence_pieces import UnknownCharacters
 from t0.errors import UserError
 from t0.files import OutputError, paths, tf_examples, tfrecord
 from t0.prompts import (
@@ -61,9 +63,8 @@ MEMO_ENTRIES = 20_000
 
 _WEIGHT = tf_examples.float_entry("weight", 1.0)
 # The id of the unknown token, 2, as a varint. The regex does not match a byte 2 that ends a longer
-# varint.
-_UNKNOWN = b"\x02"
-_UNKNOWN_ID = re.compile(rb"(?<![\x80-\xff])\x02")
+# varint. It begins with the byte, because `re` then skips all others quickly.
+_UNKNOWN_ID = re.compile(rb"\x02(?<![\x80-\xff]\x02)")
 _CORRECT = [tf_examples.ints_entry("is_correct", [value]) for value in (0, 1)]
 
 
@@ -131,8 +132,7 @@ class Encoded(NamedTuple):
       entries: the serialized entries of a record for this text: the text's ids and the text itself.
       size: the number of its tokens, without EOS.
       ids: the ids of its tokens as varints, without EOS.
-      has_unknown: whether the vocabulary maps a part of the text to its unknown token; False for
-        inputs.
+      has_unknown: whether the vocabulary maps a part of the text to its unknown token.
     """
 
     entries: bytes
@@ -151,6 +151,11 @@ class Renderer:
 
     def __init__(self, model: bytes, eos_id: int) -> None:
         self.tokenizer = Tokenizer(model, eos_id)
+        self.characters = UnknownCharacters(
+            lambda character: bool(
+                _UNKNOWN_ID.search(self.tokenizer.encode([character.encode()])[0][0])
+            )
+        )
         # Whether targets end in EOS -> text -> the tokenized text.
         self._targets: dict[bool, dict[str, Encoded]] = {False: {}, True: {}}
         # The rows of a split stay open until another split is opened.
@@ -229,8 +234,7 @@ class Renderer:
                 packed_entry(name, ids + end) + bytes_entry(pretokenized, (text,)),
                 count,
                 ids,
-                # A byte of an id of several bytes may also be equal to `_UNKNOWN`.
-                name == "targets" and _UNKNOWN in ids and bool(_UNKNOWN_ID.search(ids)),
+                bool(_UNKNOWN_ID.search(ids)),
             )
             for text, (ids, count) in zip(texts, self._tokenize(texts), strict=True)
         ]
@@ -282,6 +286,8 @@ class _TaskRecords:
         self._tokens = {"inputs": 0, "targets": 0}
         self._longest = {"inputs": 0, "targets": 0}
         self._over = {"inputs": 0, "targets": 0}
+        self._truncated = {"inputs": 0, "targets": 0}
+        self._unknown: Counter[str] = Counter()
         self.report = RowReport(
             hide_labels=spec.hide_labels,
             ranked=spec.choices,
@@ -300,6 +306,9 @@ class _TaskRecords:
         # A row without a target has the text None, and is dropped.
         selected = [[*itertools.compress(each, texts)] for each in (kept, inputs, texts)]
         self._rows += [row.number for row, _ in selected[0]]
+        for (_, ex), encoded in zip(*selected[:2], strict=True):
+            if encoded.has_unknown:
+                renderer.characters.count(ex.inputs, self._unknown)
         frames = self._choices if self.spec.choices else self._plain
         self._writer.append(frames(*selected, renderer))
 
@@ -383,8 +392,11 @@ class _TaskRecords:
         """Counts the tokens without EOS of one feature ("inputs" or "targets") of records."""
         self._tokens[name] += sum(sizes)
         self._longest[name] = max(self._longest[name], max(sizes, default=0))
-        most = LONGEST[name] - self.spec.eos[name == "targets"]
-        self._over[name] += sum([size > most for size in sizes])
+        is_target = name == "targets"
+        limits = (self._over, LONGEST[name]), (self._truncated, self.spec.lengths[is_target])
+        for counts, length in limits:
+            most = length - self.spec.eos[is_target]
+            counts[name] += sum([size > most for size in sizes])
 
     def finish(self, stop: int) -> dict[str, Any]:
         """Completes the part, and returns its counts. `stop` is the number after the last row."""
@@ -404,6 +416,8 @@ class _TaskRecords:
                 "tokens": self._tokens,
                 "max_tokens": self._longest,
                 "over": self._over,
+                "truncated": self._truncated,
+                "unknown": self._unknown,
             }
         )
 

@@ -141,6 +141,7 @@ def cache(
                 paths.remove(parts_dir)
             for task in plan.tasks.values():
                 paths.remove(task.staging)
+    print_outcomes(outcomes, file, options.lengths)
     _report_faults(plan, selection, outcomes, file)
     return outcomes
 
@@ -435,7 +436,6 @@ def _is_fault(outcome: SplitOutcome, selection: CacheSelection) -> bool:
 def _report_faults(
     plan: CachePlan, selection: CacheSelection, outcomes: Sequence[SplitOutcome], file: TextIO
 ) -> None:
-    print_outcomes(outcomes, file)
     faults = [outcome for outcome in outcomes if _is_fault(outcome, selection)]
     failed = {outcome.split.task for outcome in faults}
     done, out = len(plan.tasks) - len(failed), selection.output_cache_dir

@@ -113,7 +113,9 @@ def make_part(
         source = copy.copy(task.source)
         source.keeps_unlabelled = spec.keeps_unlabelled
         task = task.replace(source=source)
-    counter = ExampleCounter(task.output_features, char_counts=options.enable_char_counts)
+    counter = ExampleCounter(
+        task.output_features, char_counts=options.enable_char_counts, lengths=spec.lengths
+    )
     after_cache = task.preprocessors[task._cache_step_idx + 1 :]
     features: dict[str, Any] = {}
     frames: list[bytes] = []
@@ -329,13 +331,21 @@ class ExampleCounter:
       examples: the number of examples.
       over: feature -> the number of examples in which this feature is longer than
         `LONGEST[feature]`.
+      truncated: the same for the lengths of inputs and targets in `lengths`.
       unknown: the number of examples whose targets have unknown tokens.
       blank_targets: the number of examples whose target has no text.
     """
 
-    def __init__(self, output_features: Mapping[str, seqio.Feature], *, char_counts: bool) -> None:
+    def __init__(
+        self,
+        output_features: Mapping[str, seqio.Feature],
+        *,
+        char_counts: bool,
+        lengths: tuple[int, int] = RecordOptions.lengths,
+    ) -> None:
         self.examples = self.unknown = self.blank_targets = 0
-        self.over = dict.fromkeys(LONGEST, 0)
+        self.over, self.truncated = dict.fromkeys(LONGEST, 0), dict.fromkeys(LONGEST, 0)
+        self._lengths = dict(zip(LONGEST, lengths, strict=True))
         self._features = output_features
         self._char_counts = char_counts
         self._tokens: Counter[str] = Counter()
@@ -377,7 +387,9 @@ class ExampleCounter:
         self._tokens[name] += count
         self._max_tokens[name] = max(self._max_tokens[name], count)
         if name in LONGEST:
-            self.over[name] += count + self._features[name].add_eos > LONGEST[name]
+            size = count + self._features[name].add_eos
+            self.over[name] += size > LONGEST[name]
+            self.truncated[name] += size > self._lengths[name]
 
     def _add_unknown(self, name: str, ids: np.ndarray) -> None:
         vocabulary = self._features[name].vocabulary
@@ -407,4 +419,5 @@ class ExampleCounter:
             "max_tokens": self._max_tokens,
             "chars": self._chars,
             "over": self.over,
+            "truncated": self.truncated,
         }

@@ -63,6 +63,9 @@ class SplitOutcome:
       counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for this
         reason.
       over: feature -> the number of examples longer than T0's sequence lengths (`LONGEST`).
+      truncated: feature -> the number of examples longer than `SplitSpec.lengths`.
+      unknown: character that is not in the vocabulary -> the number of rows with this character in
+        their inputs; "" counts such rows.
       notes: notes for the user about a split that is written.
       message: the message for the user about a split that is not written.
       trace: the Python traceback of an unexpected error; "" for a mistake of the user.
@@ -74,6 +77,8 @@ class SplitOutcome:
     files: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
     over: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    truncated: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    unknown: Mapping[str, int] = dataclasses.field(default_factory=dict)
     notes: Sequence[str] = ()
     message: str = ""
     trace: str = ""
@@ -142,6 +147,7 @@ class SplitSpec:
         Otherwise, each row has a single record.
       hide_labels, keeps_unlabelled: see `t0.tasks.PromptedSource`.
       eos: whether inputs end in EOS, and whether targets end in EOS.
+      lengths: see `RecordOptions`.
       answer_choices: whether the record of a row contains its choices.
       document: the column whose hash is the feature `document` in the record of a choice; None
         if there is no such feature.
@@ -160,6 +166,7 @@ class SplitSpec:
     hide_labels: bool = False
     keeps_unlabelled: bool = True
     eos: tuple[bool, bool] = (False, True)
+    lengths: tuple[int, int] = RecordOptions.lengths
     answer_choices: bool = False
     document: str | None = None
     template: str = ""

@@ -3,43 +3,41 @@
 print_outcomes(outcomes, sys.stdout)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from t0.caching.cache_plan import LONGEST
+from t0.caching.cache_plan import LONGEST, RecordOptions
 from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
+from t0.catalogue.sentence_pieces import describe_unknown
 from t0.prompts.row_report import DROPPED, NO_EXEMPLAR, NO_TARGET
 from t0.text_tables import print_table
 
-_NUMBERS = (
-    *("rows", "written", "dropped"),
-    *(
-        f"{feature} {number}"
-        for feature, most in LONGEST.items()
-        for number in ("mean", "max", f"over {most}")
-    ),
-    "files",
-)
 
-
-def print_outcomes(outcomes: Iterable[SplitOutcome], file: TextIO) -> None:
+def print_outcomes(
+    outcomes: Iterable[SplitOutcome], file: TextIO, lengths: Sequence[int] = RecordOptions.lengths
+) -> None:
     """Prints the table of the outcomes, with one row for each split.
 
     Token counts do not include EOS. The columns "over" show the share of examples that are longer
-    than T0's sequence lengths. In this comparison, EOS counts as a token.
+    than the sequence lengths. In this comparison, EOS counts as a token.
     """
+    numbers = ["rows", "written", "dropped"]
+    for feature, most in zip(LONGEST, lengths, strict=True):
+        numbers += [f"{feature} {number}" for number in ("mean", "max", f"over {most}")]
+    numbers.append("files")
     rows = []
     for outcome in sorted(outcomes, key=lambda o: (o.split.task, o.split.name)):
-        cells = [""] * len(_NUMBERS)
+        cells = [""] * len(numbers)
         note = f"NOT WRITTEN ({outcome.status})"
         if outcome.status == WRITTEN:
             cells, note = _format_cells(outcome), ""
         elif outcome.status == EMPTY:
             cells[:3] = f"{outcome.counts['rows']:,}", "0", f"{outcome.counts['rows']:,}"
             note = "left out"
-        why = "; ".join(filter(None, [note, _join_reasons(outcome), *outcome.notes]))
+        unknown = f"inputs: {describe_unknown(outcome.unknown)}" if outcome.unknown else ""
+        why = "; ".join(filter(None, [note, _join_reasons(outcome), *outcome.notes, unknown]))
         rows.append((outcome.split.task, outcome.split.name, *cells, why))
-    print_table(("task", "split", *_NUMBERS, "notes"), rows, _NUMBERS, file)
+    print_table(("task", "split", *numbers, "notes"), rows, numbers, file)
 
 
 def _format_cells(outcome: SplitOutcome) -> list[str]:
@@ -52,7 +50,7 @@ def _format_cells(outcome: SplitOutcome) -> list[str]:
         if f"{feature}_tokens" not in stats:
             cells += ["", "", ""]
             continue
-        over = outcome.over.get(feature, 0) / stats["examples"]
+        over = outcome.truncated.get(feature, 0) / stats["examples"]
         cells.append(f"{stats[f'{feature}_tokens'] / stats['examples']:.1f}")
         cells += [f"{stats[f'{feature}_max_tokens']:,}", f"{over:.1%}" if over else "0"]
     return [*cells, str(sum("examples" in entry for entry in outcome.files.values()))]

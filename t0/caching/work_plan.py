@@ -265,6 +265,7 @@ def _add_prompts(
             hide_labels=source.hide_labels,
             keeps_unlabelled=_keeps_unlabelled(source, options),
             eos=eos,
+            lengths=options.lengths,
             answer_choices=template.answer_choices is not None and not choices,
             document=document,
             template=template.name,
@@ -346,7 +347,7 @@ def _spec_of_source(split: TaskSplit, options: RecordOptions, setup: Setup) -> S
     if not shards:
         raise AbsentData(f"{task.name}: no file matches {task.source}")
     key = _key_of_source(task, split.name, options, setup)
-    spec = SplitSpec(split, key, runs_of(shards), source_shards=shards)
+    spec = SplitSpec(split, key, runs_of(shards), lengths=options.lengths, source_shards=shards)
     source = task.source
     if not isinstance(source, PromptedSource):
         return spec

@@ -17,6 +17,7 @@
 | `text_growth` | limits of the rules with which a tokenizer changes a text |
 | `columns` | a summary of the columns of a user's data (`t0 init`) |
 | `starter_folder` | the folder that `t0 init` writes |
+| `starter_update` | new lengths, rows and prompts for such a folder (`t0 init --update`) |
 | `lint` | checks of a prompt on sample rows |
 
 Importing this package does not import TensorFlow, so tasks can be listed, shown and checked within

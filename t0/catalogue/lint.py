@@ -11,6 +11,7 @@ over the whole split.
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,7 @@ class LintReport:
       failure: the reason why rendering stopped early; empty if all sampled rows were rendered.
       notes: notes about the first row with `UNKNOWN_TOKENS`. They name the characters and choices
         that the vocabulary cannot express.
+      unknown: unknown character -> number of rows whose inputs have it; "" counts such rows.
     """
 
     rows: int
@@ -71,6 +73,7 @@ class LintReport:
     draws: bool
     failure: str = ""
     notes: Sequence[str] = ()
+    unknown: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def checks_of_lengths(lengths: Mapping[str, int]) -> tuple[str, str]:
@@ -107,6 +110,7 @@ def lint(
     opened.check_texts()
     counts: dict[str, int] = {}
     first: dict[str, int] = {}
+    unknown: Counter[str] = Counter()
     seen, failure, notes = 0, "", []
     ids = tokens and functools.lru_cache(_IDS_KEPT)(tokens.ids)
     for index, row in sample(opened, rows):
@@ -116,6 +120,8 @@ def lint(
         except UserError as error:
             failure = str(error)
             break
+        if example is not None and ids and UNKNOWN in ids(example.inputs):
+            tokens.characters.count(example.inputs, unknown)
         hidden = hidden_label(source.dataset, row)
         failed = [*oddities(example, hidden, ids, lengths)]
         # Some published templates print lists, and T0 was trained with these templates.
@@ -132,7 +138,7 @@ def lint(
             first.setdefault(check, index)
             if check == UNKNOWN_TOKENS and not notes:
                 notes = vocabulary_notes(tokens, list_answers(example, hidden))
-    return LintReport(seen, counts, first, source.compiled.is_random, failure, notes)
+    return LintReport(seen, counts, first, source.compiled.is_random, failure, notes, unknown)
 
 
 def sample(opened: SplitRows, rows: int) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -60,12 +60,15 @@ class PreviewText:
         vocabulary.
       limit: the sequence length at which the text is truncated, in tokens.
       cut: the index of the first truncated character, or None if the text is not truncated.
+      unknown: the first index, and the index after the last, of each part of the text that the
+        vocabulary maps to its unknown token.
     """
 
     text: str
     ids: list[int] | None
     limit: int
     cut: int | None = None
+    unknown: Sequence[tuple[int, int]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,9 +160,8 @@ def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) ->
     if tokens is None:
         return PreviewText(text, None, limit)
     ids = tokens.ids(text) + [EOS] * eos
-    return PreviewText(
-        text, ids, limit, tokens.character_index(text, limit) if len(ids) > limit else None
-    )
+    cut = tokens.character_index(text, limit) if len(ids) > limit else None
+    return PreviewText(text, ids, limit, cut, tokens.unknown_ranges(text))
 
 
 def _describe_target(example: Example, withheld: bool, published: bool) -> Iterator[str]:
@@ -217,16 +219,14 @@ def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
     for name, text in (("inputs", row.inputs), ("target", row.target)):
         if text is not None:
             yield f"  {name}" if text.ids is None else f"  {name}, {_format_count(text)}"
-            yield from (
-                f"{_INDENT}{line}" for line in printable(_mark_truncation(text)).split("\n")
-            )
+            yield from (f"{_INDENT}{line}" for line in printable(_mark(text)).split("\n"))
             yield from _list_ids(text, with_ids)
     if row.choices is not None:
         yield "  choices (* is the target)"
         for choice in row.choices:
             mark = "*" if choice.text == row.target.text else " "
             count = "" if choice.ids is None else f"  ({_format_count(choice)})"
-            yield f"  {mark} {printable(_mark_truncation(choice))}{count}"
+            yield f"  {mark} {printable(_mark(choice))}{count}"
             yield from _list_ids(choice, with_ids)
     yield from (f"  note: {note}" for note in row.notes)
 
@@ -243,10 +243,16 @@ def _list_ids(text: PreviewText, with_ids: bool) -> Iterator[str]:
         yield f"{_INDENT}ids {' '.join(map(str, text.ids))}"
 
 
-def _mark_truncation(preview: PreviewText) -> str:
-    if preview.cut is None:
-        return preview.text
-    if preview.cut >= len(preview.text):
-        return f"{preview.text}[CUT at {preview.limit:,} tokens: EOS is lost]"
-    mark = f"[CUT at {preview.limit:,} tokens; the model does not see what follows]"
-    return preview.text[: preview.cut] + mark + preview.text[preview.cut :]
+def _mark(preview: PreviewText) -> str:
+    """Marks the unknown parts of a text, and where it is truncated."""
+    text = preview.text
+    marks = [(end, "]") for _, end in preview.unknown]
+    marks += [(begin, "[UNKNOWN ") for begin, _ in preview.unknown]
+    if preview.cut is not None:
+        rest = (
+            "; the model does not see what follows" if preview.cut < len(text) else ": EOS is lost"
+        )
+        marks.append((preview.cut, f"[CUT at {preview.limit:,} tokens{rest}]"))
+    for index, mark in sorted(marks, key=lambda mark: mark[0], reverse=True):
+        text = text[:index] + mark + text[index:]
+    return text

@@ -14,7 +14,9 @@ recognizes the edition by the pieces in the file.
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import sentencepiece
 from google.protobuf.message import DecodeError
@@ -91,6 +93,39 @@ def model_digest(content: bytes) -> str:
     return hashlib.sha256(bare.SerializeToString() + repr(form).encode()).hexdigest()
 
 
+class UnknownCharacters(dict[str, bool]):
+    """Character -> whether a vocabulary maps it to its unknown token. Each one is looked up once.
+
+    Spaces, accents and invisible characters, such as the joiners of emojis, are never unknown here.
+
+    Args:
+      is_unknown: a function that looks up a character.
+    """
+
+    def __init__(self, is_unknown: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._is_unknown = is_unknown
+
+    def __missing__(self, character: str) -> bool:
+        shown = unicodedata.category(character)[0] not in "CMZ"
+        self[character] = unknown = shown and self._is_unknown(character)
+        return unknown
+
+    def count(self, text: str, counts: Counter[str]) -> None:
+        """Adds 1 for each unknown character of a text, and 1 for "", which counts such texts."""
+        if unknown := {character for character in set(text) if self[character]}:
+            counts.update(["", *unknown])
+
+
+def describe_unknown(counts: Mapping[str, int]) -> str:
+    """Describes the counts of `UnknownCharacters.count`, with the most frequent characters."""
+    common = sorted((c for c in counts if c), key=lambda c: (-counts[c], c))
+    listed = ", ".join(f"'{c}' ({counts[c]:,})" for c in common[:_SHOWN])
+    more = ", ..." * (len(common) > _SHOWN)
+    verb = "has" if counts[""] == 1 else "have"
+    return f"{counts['']:,} {verb} characters that are not in the vocabulary: {listed}{more}"
+
+
 class Tokens:
     """A SentencePiece model with T5's sentinels, which tokenizes texts as SeqIO tasks do.
 
@@ -116,6 +151,7 @@ class Tokens:
         self._processor = sentencepiece.SentencePieceProcessor(
             model_proto=model.SerializeToString()
         )
+        self.characters = UnknownCharacters(lambda character: UNKNOWN in self.ids(character))
 
     @property
     def model(self) -> bytes:
@@ -128,10 +164,14 @@ class Tokens:
 
     def unknown(self, text: str) -> list[str]:
         """Returns the parts of a text that the vocabulary maps to its unknown token."""
+        return [text[begin:end] for begin, end in self.unknown_ranges(text)]
+
+    def unknown_ranges(self, text: str) -> list[tuple[int, int]]:
+        """Returns the first index of each such part, and the index after it."""
         if UNKNOWN not in self.ids(text):
             return []
         pieces = self._processor.encode(text, out_type="immutable_proto").pieces
-        return [piece.surface for piece in pieces if piece.id == UNKNOWN]
+        return [(piece.begin, piece.end) for piece in pieces if piece.id == UNKNOWN]
 
     def text(self, ids: Sequence[int]) -> str:
         """Decodes token ids up to EOS. An id without a piece is decoded as the unknown token."""

@@ -1,14 +1,14 @@
 """Writes a starter folder for a user's data, with prompts, mixtures, run files and commands.
 
     plan = StarterFolder("reviews", table, texts=("review",), labels=labels, vocabulary=None)
-    write(plan, "reviews", {"train": rows_again})
+    write(plan, "reviews", {"train": rows_again}, flags={"text": "review"})
     commands("reviews", plan)                  # the five commands of `reviews/commands.sh`
 
 The rows are copied as JSON Lines. In the copy, columns have names that Jinja can read, and each
 label is replaced by the index of its answer choice. A row is left out if it has no label, or if all
-its texts are empty. If the data has no validation split, a tenth of the rows becomes the validation
-split. The validation rows are chosen by a hash of their texts, so that equal rows are in the same
-split. If a split would then have no rows of a class, one text of this class is moved to this split.
+its texts are empty. If the data has no validation split, a tenth of the texts of each class becomes
+the validation split, and at least one text if the class has several. The texts are chosen by a
+hash, so that equal rows are in the same split.
 """
 
 import contextlib
@@ -21,17 +21,20 @@ import re
 import shlex
 import shutil
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from t0.catalogue.columns import MOST_LABELS, ColumnTable, Labels
 from t0.catalogue.entries import datasets
 from t0.catalogue.prompted_task import SCORE_EVAL, PromptedTask
-from t0.catalogue.sentence_pieces import Tokens, vocabulary_notes
+from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, describe_unknown, vocabulary_notes
 from t0.config import starter_settings
 from t0.errors import UserError
 from t0.files import checked_name, publishing
 from t0.files.any_path import binary
+from t0.files.paths import sha256
 from t0.files.untrusted import parsed_json
 from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
 
@@ -39,6 +42,7 @@ LABEL = "label"
 STEPS = 400
 _VALIDATION_SHARE = 10  # one in ten rows becomes a validation row
 _FEWEST_ROWS = 10
+_ID = re.compile(r"(^|[\W_])id$", re.I)
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # The largest sequence lengths in tokens. Longer texts are truncated, so that the first run takes
 # only minutes.
@@ -87,7 +91,9 @@ def check_name(name: str) -> None:
             )
 
 
-def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+def write(
+    plan: StarterFolder, folder: str, splits: Mapping[str, Rows], flags: Mapping[str, str]
+) -> dict[str, Any]:
     """Writes the complete starter folder. If there is an error, nothing is written.
 
     Args:
@@ -95,6 +101,7 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
       folder: the path of the folder, which must not exist.
       splits: name of a split -> a function that yields the split's rows. The names are "train" and,
         if the data has a validation split, "validation".
+      flags: see `StarterSettings.flags_of_init`.
 
     Returns:
       a mapping with `rows`, split -> answer -> number of rows; `left_out`, the number of rows that
@@ -112,15 +119,15 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
         vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
     try:
         with publishing.writing(folder):
-            data = posixpath.join(staging, "data", plan.name)
-            os.makedirs(data)  # noqa: PTH103
-        written = _write_rows(plan, data, splits)
-        publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
-        lengths, written["notes"] = _measure(plan, data)
-        settings = starter_settings.StarterSettings(".", plan.name, vocabulary, lengths)
+            os.makedirs(posixpath.join(staging, "data", plan.name))  # noqa: PTH103
+        written = write_data(plan, staging, splits)
+        lengths, written["notes"] = measure(plan.name, staging, plan.vocabulary)
+        settings = starter_settings.StarterSettings(
+            ".", plan.name, vocabulary, lengths, flags, digests(plan.name, staging)
+        )
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),
-            "train.gin": _train_file(plan, lengths),
+            "train.gin": _train_file(plan),
             starter_settings.FILE: settings.text(),
             "commands.sh": _script(commands(folder, plan)),
         }.items():
@@ -130,6 +137,23 @@ def write(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return written
+
+
+def write_data(plan: StarterFolder, folder: str, splits: Mapping[str, Rows]) -> dict[str, Any]:
+    """Writes the rows and the prompts; returns `rows` and `left_out`, see `write`."""
+    data = posixpath.join(folder, "data", plan.name)
+    written = _write_rows(plan, data, splits)
+    publishing.write_whole(posixpath.join(data, "templates.yaml"), _templates(plan))
+    return written
+
+
+def digests(name: str, folder: str) -> dict[str, str]:
+    """Returns the file -> SHA-256 of its content, of the rows and prompts in a starter folder."""
+    files = [
+        f"data/{name}/{file}" for file in ("templates.yaml", "train.jsonl", "validation.jsonl")
+    ]
+    existing = [file for file in files if Path(folder, file).is_file()]
+    return {file: sha256(Path(folder, file)) for file in existing}
 
 
 def column_names(columns: Iterable[str]) -> dict[str, str]:
@@ -157,11 +181,15 @@ _TAKEN |= {"cycler", "joiner"}
 def _name_columns(plan: StarterFolder) -> dict[str, str]:
     """Returns column -> its name in the copied rows, for all columns except the label column.
 
-    In the copied rows, the label column has the name `label`.
+    In the copied rows, the label column has the name `label`. If the only column whose name ends in
+    the word "id", such as "message id", has different values, its name is `id`.
     """
     others = [name for name in plan.table.columns if name != plan.labels.column]
     names = column_names([LABEL, *others])
     del names[LABEL]
+    ids = [name for name in others if _ID.search(name) and name not in plan.texts]
+    if len(ids) == 1 and max(plan.table.columns[ids[0]].values.values(), default=0) == 1:
+        names[ids[0]] = "id"
     return names
 
 
@@ -223,8 +251,8 @@ def _write_rows(plan: StarterFolder, data: str, splits: Mapping[str, Rows]) -> d
 def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str, Any]], bool]:
     """Returns a function that takes a copied row and returns whether it is a validation row.
 
-    The function selects about a tenth of the texts. If a class has several different texts, both
-    splits contain texts of this class.
+    The function selects a tenth of the texts of each class. If a class has several different texts,
+    both splits contain texts of this class.
     """
     texts = [_name_columns(plan)[name] for name in plan.texts]
 
@@ -234,12 +262,13 @@ def _choose_validation(plan: StarterFolder, rows: Rows) -> Callable[[Mapping[str
     hashes: dict[int, set[int]] = {}
     for row in filter(None, _convert_rows(plan, rows())):
         hashes.setdefault(row[LABEL], set()).add(hash_text(row))
-    held_out = {n for each in hashes.values() for n in each if n % _VALIDATION_SHARE == 0}
+    held_out: set[int] = set()
     for each in hashes.values():
-        if each <= held_out:
+        count = max(round(len(each) / _VALIDATION_SHARE), len(each) > 1)
+        held_out |= set(sorted(each, key=lambda n: (n % _VALIDATION_SHARE, n))[:count])
+    for each in hashes.values():
+        if each <= held_out:  # its texts are also texts of other classes
             held_out.remove(max(each))
-        if len(each) > 1 and not each & held_out:
-            held_out.add(min(each))
     if held_out:
         return lambda row: hash_text(row) in held_out
     places = itertools.count(1)  # each class has only one text, so every tenth row is chosen
@@ -303,16 +332,24 @@ def _mixtures(plan: StarterFolder) -> str:
     )
 
 
-def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]:
-    """Counts the tokens of the first rows, and chooses the sequence lengths.
+def measure(name: str, folder: str, vocabulary: str | None) -> tuple[dict[str, int], list[str]]:
+    """Counts the tokens of the first rows of a starter folder, and chooses the sequence lengths.
 
     The lengths are chosen so that at most 1% of the inputs and no targets are truncated. But a
     length is never larger than `_LONGEST`.
 
+    Args:
+      name: the dataset's name.
+      folder: the starter folder, with rows and prompts.
+      vocabulary: see `StarterFolder`.
+
     Returns:
       (sequence lengths of inputs and targets in tokens, notes for the user).
+
+    Raises:
+      UserError: no prompt renders one of these rows.
     """
-    tokens = Tokens(plan.vocabulary) if plan.vocabulary else None
+    tokens, data = Tokens(vocabulary) if vocabulary else None, posixpath.join(folder, "data", name)
 
     def count(text: str) -> int:
         # Without a vocabulary, the number is estimated. In English, a token has about four
@@ -320,34 +357,48 @@ def _measure(plan: StarterFolder, data: str) -> tuple[dict[str, int], list[str]]
         return len(tokens.ids(text)) if tokens else len(text) // 3 + 1
 
     tasks = [
-        PromptedTask(plan.name, None, template, {}, {})
+        PromptedTask(name, None, template, {}, {})
         for template in read_template_file(posixpath.join(data, "templates.yaml")).templates
     ]
-    counts, cut = [], 0
+    counts, targets, choices = [], {}, {}
+    rows = cut = breaks = 0
+    unknown: Counter[str] = Counter()
     with binary(posixpath.join(data, "train.jsonl")) as file:
-        for line, _ in zip(file, range(_ROWS_MEASURED), strict=False):
+        for line, rows in zip(file, range(1, _ROWS_MEASURED + 1), strict=False):  # noqa: B007
             row = parsed_json(line)
-            examples = [task.compiled.example(row, 0) for task in tasks]
+            examples = [*filter(None, (task.compiled.example(row, 0) for task in tasks))]
             counts += [count(example.inputs) for example in examples]
+            for example in examples:
+                choices |= dict.fromkeys(example.choices or ())
+                targets |= dict.fromkeys(example.choices or [example.targets])
             cut += any(example.cut for example in examples)
-    notes = vocabulary_notes(tokens, plan.labels.choices) if tokens else []
+            breaks += any(
+                isinstance(value, str) and "\n" in value.strip() for value in row.values()
+            )
+            if tokens and any(UNKNOWN in tokens.ids(example.inputs) for example in examples):
+                tokens.characters.count("\n".join(e.inputs for e in examples), unknown)
+    if not counts:
+        raise UserError(f"{data}: no prompt of templates.yaml renders a row of train.jsonl")
+    notes = vocabulary_notes(tokens, list(choices)) if tokens else []
+    if unknown:
+        notes.append(f"of the first {rows:,} rows, {describe_unknown(unknown)}")
+    if breaks and tokens and tokens.ids("a\nb") == tokens.ids("a b"):
+        notes.append(f"line breaks become spaces ({breaks:,} of the first {rows:,} rows have some)")
     if cut:
         notes.append(
-            f"{cut:,} of the first {len(counts) // len(tasks):,} rows have a text that is cut at "
+            f"{cut:,} of the first {rows:,} rows have a text that is cut at "
             f"{LONGEST_PRINTED:,} characters; `truncate: false` in templates.yaml prints it whole"
         )
     counts.sort()
-    longest = {
-        "inputs": counts[len(counts) * 99 // 100],
-        "targets": max(map(count, plan.labels.choices)) + 1,
-    }
+    longest = {"inputs": counts[len(counts) * 99 // 100], "targets": max(map(count, targets)) + 1}
     lengths = {
-        name: min(max(-(-longest[name] // 16) * 16, 16), most) for name, most in _LONGEST.items()
+        feature: min(max(-(-longest[feature] // 16) * 16, 16), most)
+        for feature, most in _LONGEST.items()
     }
     return lengths, notes
 
 
-def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
+def _train_file(plan: StarterFolder) -> str:
     return f"""\
 # -*-Python-*-
 # A small T5.1.1 on {plan.name}, from random weights: minutes on two CPU cores.
@@ -355,13 +406,14 @@ def _train_file(plan: StarterFolder, lengths: Mapping[str, int]) -> str:
 # For results that matter, start from T5's weights: include 'models/t5.1.1.small.gin' and
 # 'runs/finetune.gin' here instead of the first two files, leave out the learning rate, and add
 # --checkpoint=CHECKPOINT --finetune_steps=1000 to the command, with T5's vocabulary.
+#
+# The lengths, TASK_FEATURE_LENGTHS, are in starter.json, which all commands read.
 
 include 'models/t5.1.1.mini.gin'
 include 'runs/pretrain.gin'
 include 'learning_rate_schedules/constant_0_001.gin'
 
 MIXTURE_OR_TASK_NAME = "{plan.name}_train"
-TASK_FEATURE_LENGTHS = {json.dumps(dict(lengths))}
 BATCH_SIZE = 16
 DROPOUT_RATE = 0.1
 USE_CACHED_TASKS = True

@@ -7,6 +7,7 @@ SeqIO has a command of the same name. This command accepts all of its flags, wit
 and has further flags.
 """
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -96,12 +97,20 @@ def main(argv: Sequence[str]) -> None:
         os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
     # Imported here, because it imports TensorFlow, which takes seconds.
     from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
+    from t0.catalogue.row_preview import T0_LENGTHS
 
     if not flags.FLAGS["verbosity"].present:
         workers.quiet()
-    settings = [_from_flags(kind, flag_values) for kind in (CacheSelection, RecordOptions, Setup)]
+    selection, options, setup = (
+        _from_flags(kind, flag_values) for kind in (CacheSelection, RecordOptions, Setup)
+    )
+    if starter := find_starter_folder(flag_values.output_cache_dir):
+        lengths = T0_LENGTHS | starter.lengths
+        options = dataclasses.replace(options, lengths=(lengths["inputs"], lengths["targets"]))
     cache(
-        *settings,
+        selection,
+        options,
+        setup,
         num_workers=flag_values.num_workers,
         pipeline_options=flag_values.pipeline_options or (),
     )
@@ -109,7 +118,8 @@ def main(argv: Sequence[str]) -> None:
 
 def _from_flags(kind: type, flag_values: flags.FlagValues) -> Any:
     # The fields have the names of flags. If a flag is not set, its field keeps the default.
-    values = {name: flag_values[name].value for name in kind.__dataclass_fields__}
+    names = [name for name in kind.__dataclass_fields__ if name in flag_values]
+    values = {name: flag_values[name].value for name in names}
     return kind(**{name: value for name, value in values.items() if value is not None})
 
 

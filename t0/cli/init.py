@@ -3,6 +3,8 @@
 t0 init reviews reviews.csv
 t0 init reviews reviews.csv --text=review --label=stars --choices=bad,fair,good
 t0 init reviews folder_with_splits --vocab=spiece.model --output=/data/reviews
+t0 init reviews --update                     # after you changed a prompt: measure the lengths again
+t0 init reviews more_reviews.csv --update    # also replace the rows
 
 DATA is a file, or a folder with one file per split. The formats are csv, tsv, jsonl, json, parquet
 and arrow. Text files may be gzipped (.gz). The prompts, mixtures and run files in the starter
@@ -10,9 +12,10 @@ folder are plain text files. You can change them.
 """
 
 import argparse
+import contextlib
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from t0.absent_classes import warn_of_absent_classes, warn_of_untrained_classes
 from t0.cli.arguments import JoinedList, add_shared
 from t0.errors import UserError, say
 
+_FEW_ROWS = 10
 _MOST_SHOWN = 100  # the number of classes that are printed
 _VALIDATION = ("validation", "dev", "valid", "val", "test")
 
@@ -27,8 +31,10 @@ _VALIDATION = ("validation", "dev", "valid", "val", "test")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
-    add("name", help="the dataset's name, which begins the names of its tasks")
-    add("data", help="a file with rows, or a folder with a file for each split")
+    name = "the dataset's name, which begins the names of its tasks; with --update the folder"
+    add("name", help=name)
+    data = "a file with rows, or a folder with a file for each split"
+    add("data", nargs="?", help=data)
     text = "the columns that prompts show, comma-separated"
     add("--text", action=JoinedList, help=text)
     add("--label", help="the column with the answers")
@@ -36,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--choices", action=JoinedList, help=choices)
     add("--vocab", help="SentencePiece model (default: T0_VOCAB, or T5's)")
     add("--output", help="the folder to write (default: NAME)")
+    update = "measure the lengths of a folder again, and replace its rows if DATA is set"
+    add("--update", action="store_true", help=update)
+    edited = "with --update, also replace files that you edited, if the data changes them"
+    add("--yes", action="store_true", help=edited)
     add_shared(parser, "skip_bad_rows")
 
 
@@ -45,10 +55,73 @@ def main(args: argparse.Namespace) -> int:
     Raises:
       UserError: the arguments or the data are invalid.
     """
+    from t0.catalogue import starter_folder
+
+    if args.update:
+        return _update(args)
+    if args.yes:
+        raise UserError("--yes is for --update, which may replace files: leave it out")
+    if args.data is None:
+        raise UserError(
+            f"t0 init {args.name} needs the data: a file or folder of rows, or --update"
+        )
+    starter_folder.check_name(args.name)
+    plan, splits, header_note = _read_plan(args)
+    folder = args.output or args.name
+    written = starter_folder.write(plan, folder, splits, _flags_of(args, plan))
+    written["notes"] = [*header_note, *written["notes"]]
+    _print_summary(plan, folder, written)
+    for step, words in starter_folder.commands(folder, plan).items():
+        say(f"# {step}\n{shlex.join(words)}")
+    return 0
+
+
+def _flags_of(args: argparse.Namespace, plan: Any) -> dict[str, str]:
+    """Returns the flags with which `--update` reads the same columns."""
+    flags = {"text": ",".join(plan.texts), "label": plan.labels.column}
+    return flags | ({"choices": args.choices} if args.choices else {})
+
+
+def _update(args: argparse.Namespace) -> int:
+    """Updates a starter folder, and prints what changes before it does."""
+    from t0.catalogue import starter_update
+    from t0.config.starter_settings import find_starter_folder
+
+    settings = find_starter_folder(args.name)
+    if args.output or settings is None or Path(settings.folder) != Path(args.name).expanduser():
+        raise UserError(
+            f"t0 init {args.name} --update: expected a folder of `t0 init` instead of a name, and "
+            "no --output"
+        )
+    args.vocab = args.vocab or settings.vocabulary
+    for file in starter_update.find_edited(settings):
+        say(f"# edited since `t0 init`: {file}")
+    staging, replaced, flags, notes = None, [], settings.flags_of_init, []
+    with contextlib.ExitStack() as stack:
+        if args.data:
+            for flag, value in flags.items():
+                setattr(args, flag, getattr(args, flag) or value)
+            args.name = settings.name
+            plan, splits, notes = _read_plan(args)
+            flags = _flags_of(args, plan)
+            staging = stack.enter_context(starter_update.new_data(settings, plan, splits))
+            replaced = starter_update.choose_files(settings, staging, replace_edited=args.yes)
+            say(f"# replaced: {', '.join(replaced) or 'no file, since the data is the same'}")
+        lengths, more = starter_update.update(
+            settings, staging, replaced, vocabulary=args.vocab, flags=flags
+        )
+    for feature, length in lengths.items():
+        say(f"# length of {feature}: {settings.lengths.get(feature)} before, {length} tokens now")
+    for note in (*notes, *more):
+        say(f"#   WARNING: {note}")
+    return 0
+
+
+def _read_plan(args: argparse.Namespace) -> tuple[Any, dict[str, Callable[[], Any]], list[str]]:
+    """Reads the data; returns the contents of the folder, the splits, and a note on the header."""
     from t0.catalogue import columns, starter_folder
     from t0.catalogue.sentence_pieces import VOCABULARY_VARIABLE, load_tokens
 
-    starter_folder.check_name(args.name)
     load_tokens(args.vocab)  # reports a wrong vocabulary before the data is read
     files = _find_splits(args.data)
     splits = {split: _make_row_reader(file) for split, file in files.items()}
@@ -68,13 +141,7 @@ def main(args: argparse.Namespace) -> int:
     texts = _choose_text_columns(args, table, label)
     vocabulary = args.vocab or os.environ.get(VOCABULARY_VARIABLE)
     plan = starter_folder.StarterFolder(args.name, table, texts, labels, vocabulary)
-    folder = args.output or args.name
-    written = starter_folder.write(plan, folder, splits)
-    written["notes"] = [*header_note, *written["notes"]]
-    _print_summary(plan, folder, written)
-    for step, words in starter_folder.commands(folder, plan).items():
-        say(f"# {step}\n{shlex.join(words)}")
-    return 0
+    return plan, splits, header_note
 
 
 def _find_splits(data: str) -> dict[str, Any]:
@@ -203,23 +270,35 @@ def _choose_column(table: Any, candidates: list[str], flag: str, meaning: str) -
     return candidates[0]
 
 
+def _count_splits(rows: Mapping[str, Mapping[str, int]], choices: Sequence[str]) -> str:
+    counts = {split: sum(n[c] for c in choices) for split, n in rows.items()}
+    listed = ", ".join(f"{split} {count:,}" for split, count in counts.items())
+    return f"{sum(counts.values()):,} rows ({listed})"
+
+
 def _print_summary(plan: Any, folder: str, written: Mapping[str, Any]) -> None:
     rows = ", ".join(f"{split} {sum(n.values()):,}" for split, n in written["rows"].items())
     count = written["left_out"]
     left_out = f"; {count:,} without text or label left out" if count else ""
     say(f"# {folder}: {rows} rows{left_out}. Text: {', '.join(plan.texts)}")
-    counted = [*zip(plan.labels.choices, plan.labels.counts, strict=True)]
-    for position, (choice, count) in enumerate(counted[:_MOST_SHOWN]):
+    for position, choice in enumerate(plan.labels.choices[:_MOST_SHOWN]):
         names = [label for label, index in plan.labels.indices.items() if index == position]
-        say(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {count:,} rows")
-    if more := counted[_MOST_SHOWN:]:
-        say(f"#   and {len(more):,} more classes: {sum(n for _, n in more):,} rows")
+        counts = _count_splits(written["rows"], [choice])
+        say(f"#   {plan.labels.column} {' or '.join(names) or '-'} is '{choice}': {counts}")
+    if more := plan.labels.choices[_MOST_SHOWN:]:
+        say(f"#   and {len(more):,} more classes: {_count_splits(written['rows'], more)}")
     for note in plan.labels.notes:
         say(f"#   note: {note}")
     if plan.vocabulary is None:
         say("#   vocabulary: T5's, read from Google Cloud Storage; for another one, --vocab=FILE")
     untrained = warn_of_untrained_classes(written["rows"])
-    absent = warn_of_absent_classes(written["rows"]["validation"], "validation")
-    for note in (*written["notes"], *filter(None, (untrained, absent))):
+    validation = written["rows"]["validation"]
+    absent = warn_of_absent_classes(validation, "validation")
+    few = [choice for choice, count in validation.items() if 0 < count < _FEW_ROWS]
+    rare = few and (
+        f"validation has fewer than {_FEW_ROWS} rows of {len(few)} of {len(validation)} classes, "
+        f"such as '{few[0]}': their recall is a rough estimate"
+    )
+    for note in (*written["notes"], *filter(None, (untrained, absent, rare))):
         say(f"#   WARNING: {note}")
     say(f"# Prompts to change: {folder}/data/{plan.name}/templates.yaml. The commands:")

@@ -114,6 +114,7 @@ def _lint(
     from t0.caching.split_state import DROPS, exemptions
     from t0.catalogue import lint
     from t0.catalogue.row_preview import T0_LENGTHS
+    from t0.catalogue.sentence_pieces import describe_unknown
 
     limits = T0_LENGTHS | (lengths or {})
     exempted = exemptions(
@@ -127,6 +128,7 @@ def _lint(
     try:
         report = lint.lint(source, split, rows=args.rows, tokens=tokens, lengths=limits)
         notes = [f"{lint.UNKNOWN_TOKENS}: {note}" for note in report.notes]
+        notes += [f"inputs: {describe_unknown(report.unknown)}"] if report.unknown else []
         notes += [
             f"{check}: {report.counts[check]:,} row{'s' * (report.counts[check] != 1)}"
             for check in lint.NOTED

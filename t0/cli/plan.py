@@ -2,9 +2,11 @@
 
     t0 plan --gin_file=runs/t0_train.gin --gin_file=mesh/v3-512.gin
     t0 plan --engine=torch --gpu=a100-80 --gpus=8 --gin_file=runs/t0_3b.gin
+    t0 plan --config=run.yaml --gpu=a100-80        # the run of `t0 train --config=run.yaml`
 
 The run is on a TPU slice, or on GPUs with `--engine=torch`. The plan needs no TPU, no checkpoint,
-no cached task and no network. If no mesh file is set, it uses the slice in the run file's header.
+no cached task and no network, but a config file of `t0 train` names a checkpoint, whose sizes are
+read. If no mesh file is set, it uses the slice in the run file's header.
 """
 
 import argparse
@@ -12,7 +14,9 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Collection, Sequence
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from t0.cli.arguments import Number
@@ -20,6 +24,7 @@ from t0.config import flags as command_flags
 from t0.config.flag_table import CACHE_FLAGS
 from t0.config.plain_data import Count, NotNegative, Positive, Share
 from t0.errors import UserError
+from t0.files.untrusted import read_yaml
 from t0.text_tables import terminal_width, wrap_text
 from t0.torch.gpus import GPUS, MEASURED_UTILISATION
 from t0.torch.memory import GRADIENTS
@@ -71,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gradients", choices=GRADIENTS, help="with --engine=torch: where gradients stay (auto)"
     )
+    parser.add_argument("--train_config", help=argparse.SUPPRESS)
     add_run_flags(parser)
 
 
@@ -91,8 +97,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def reworded(words: Sequence[str]) -> list[str]:
-    """Rewrites --gin.NAME=VALUE in the command line as a flag that argparse can parse."""
-    return list(command_flags.gin_words_as_params(words))
+    """Rewrites --gin.NAME=VALUE, and --config of `t0 train`, as flags that argparse can parse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", nargs="?", type=Path)
+    args, others = parser.parse_known_args(list(command_flags.gin_words_as_params(words)))
+    if args.config is None:
+        return others
+    content = read_yaml(args.config, count_values=True) if args.config.is_file() else None
+    is_training = isinstance(content, Mapping) and "mixture" in content
+    return [f"--{'train_' * is_training}config={args.config}", *others]
 
 
 class _Word(argparse.Action):
@@ -111,6 +124,15 @@ def main(args: argparse.Namespace) -> int:
         if getattr(args, name):
             print(f"note: --{name} {text}", file=sys.stderr)
     args.exact |= args.every_block or args.every_slice
+    with tempfile.TemporaryDirectory() as folder:
+        if args.train_config:
+            from t0.cli import train
+
+            args.run_words = [*train.planned_words(args.train_config, folder), *args.run_words]
+        return _plan(args)
+
+
+def _plan(args: argparse.Namespace) -> int:
     flag_values = run_flags(args, "t0 plan", more=_READ)
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":
@@ -265,6 +287,7 @@ def configure_run(flag_values: Any, *, reads_data: bool = False, slice_: bool = 
     configure.prepare(flag_values, modules)
     parsed = configure.parse_gin(flag_values, [mesh] if mesh else [])
     not_needed = _OPTIONAL_MACROS - {"MIXTURE_OR_TASK_NAME"} if reads_data else _OPTIONAL_MACROS
+    not_needed = not_needed | command_flags.macros_set_by_flags(flag_values)
     parse.check_required(parsed, except_for=not_needed, undefined=False)
     findings = Findings()
     findings.check(binding_checks.check_values, flag_values)

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("model", help="a model directory of a training run, or a checkpoint in it")
     add("rows", help="a file with rows: csv, tsv, jsonl, json (also .gz), parquet or arrow")
     add("--output", required=True, metavar="FILE", help="a .csv, .tsv, .jsonl or .parquet file")
+    add("--overwrite", action="store_true", help="replace the output if it exists")
     prompt = "a prompt of the model (default, for one dataset: its first prompt with choices)"
     add("--prompt", metavar="NAME", help=prompt)
     choices = "also write the probability of each choice, in a column for each"
@@ -61,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         )
     prompts = model_prompts.read_model_prompts(prompts_folder)
     task = RowTask(open_rows(args.rows), prompts.choose(args.prompt))
-    _check_output(args.output)
+    _check_output(args)
     task.check(args.output, all_choices=args.all_choices)
     folder = f"{args.output}.partial"
 
@@ -70,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
     with model_directory.lock(folder, busy):
         try:
-            _check_output(args.output)  # again, because another process may have written it
+            _check_output(args)  # again, because another process may have written it
             lines = _write_lines(args, folder, prompts_folder, prompts, task)
             notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
         except UserError:
@@ -83,12 +84,18 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_output(output: str) -> None:
+def _check_output(args: argparse.Namespace) -> None:
     from t0.files.table_files import check_format
 
+    output = args.output
     check_format(output, "--output")
-    if os.path.lexists(output):
-        raise UserError(f"{output} exists already: remove it, or choose another --output")
+    if os.path.lexists(output) and not args.overwrite:
+        raise UserError(
+            f"{output} exists already: replace it with --overwrite, or choose another --output"
+        )
+    if Path(output).is_dir() or (Path(output).exists() and Path(output).samefile(args.rows)):
+        kind = "a folder" if Path(output).is_dir() else "the file of the rows"
+        raise UserError(f"--output={output} is {kind}: choose another file")
     if not Path(output).absolute().parent.is_dir():
         raise UserError(f"--output={output}: the folder {Path(output).parent} does not exist")
 

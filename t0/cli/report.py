@@ -22,6 +22,8 @@ from t0.reports.examples import ONLY, write_examples
 from t0.reports.paper_tables import STATISTICS, make_paper_table
 from t0.text_tables import terminal_width
 
+_FOR_EXCEL = (".csv", ".tsv")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `t0 report`."""
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=any_path, metavar="DIR", help=output)
     examples = "file for the examples of the last step: .csv, .tsv, .jsonl or .parquet"
     add("--examples", type=any_path, metavar="FILE", help=examples)
+    excel = "begin that CSV or TSV file with a byte order mark, so that Excel reads it as UTF-8"
+    add("--excel", action="store_true", help=excel)
     add("--only", choices=ONLY, help="write only the wrong or the right examples to that file")
     latex = "file for a LaTeX table of the compared accuracies, runs by datasets (needs booktabs)"
     add("--latex", type=any_path, metavar="FILE", help=latex)
@@ -92,6 +96,8 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
             raise UserError(f"{flag} is for the page that --output writes: add --output")
     if args.only and args.examples is None:
         raise UserError("--only selects what --examples writes: add --examples FILE")
+    if args.excel and (args.examples is None or args.examples.suffix.lower() not in _FOR_EXCEL):
+        raise UserError("--excel is for tables of --examples: add --examples FILE.csv or FILE.tsv")
     table_paths = [path for path in (args.latex, args.markdown) if path is not None]
     for flag, value in (("--statistic", args.statistic), ("--transpose", args.transpose)):
         if value and not table_paths:
@@ -115,7 +121,7 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
     if args.examples is not None:
         runs = report.runs
         last = [runs[position] for position in last_of_series(runs, range(len(runs)))]
-        count = write_examples(last, args.examples, args.only)
+        count = write_examples(last, args.examples, args.only, excel=args.excel)
         print(printable(f"{args.examples}: {count:,} examples"))
     if table_paths:
         _write_paper_tables(args, report.comparison)

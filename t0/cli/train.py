@@ -15,6 +15,7 @@ import importlib.util
 import re
 import shlex
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,6 +115,11 @@ def main(args: argparse.Namespace) -> int:
       UserError: a setting is wrong, or the run fails for another known reason.
     """
     _check(args)
+    if args.adapter and not importlib.util.find_spec("torch"):
+        raise UserError(
+            f"--adapter={args.adapter} needs PyTorch, which is not installed: "
+            f"{install_command('torch')}"
+        )
     _apply_starter_folder(args)
     engine = _choose_engine(args)  # before a model is downloaded
     words = command_words(args, engine, *_describe_checkpoint(args))
@@ -129,6 +135,34 @@ def _quoted(word: str) -> str:
     """Quotes a word for a shell, in double quotes if it is a gin binding of a text."""
     plain = "'" in word and not re.search(r'["$`\\!]', word)
     return printable(f'"{word}"' if plain else shlex.quote(word))
+
+
+def planned_words(config: str, folder: str) -> list[str]:
+    """Returns the flags of `t5_mesh_transformer` for the run of a config file, for `t0 plan`.
+
+    Args:
+      config: the YAML file.
+      folder: an empty folder, for the gin file of the model.
+
+    Raises:
+      UserError: a setting is wrong, or the checkpoint cannot be read.
+    """
+    from t0.cli.verb_parser import VerbParser
+
+    args = VerbParser("train", "trains", sys.modules[__name__]).parse([f"--config={config}"])
+    _check(args)
+    _apply_starter_folder(args)
+    args.output = folder
+    if args.epochs is not None:
+        note = "note: the steps of --epochs depend on the data, so 1,000 steps are planned"
+        print(note, file=sys.stderr)
+        args.epochs, args.steps = None, 1000
+    # The plans are of GPUs and TPUs, and this command trains on no TPU.
+    engine = "tensorflow" if args.engine == "tensorflow" else "torch"
+    words = command_words(args, engine, *_describe_checkpoint(args))[1:]
+    # A plan runs on no device. T0's own tasks set nothing in gin, and take seconds to register.
+    unread = ("--device=", "--module_import=t0.seqio_tasks")
+    return [word for word in words if not word.startswith(unread)]
 
 
 def command_words(
@@ -191,11 +225,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"--adapter={args.adapter} --engine=tensorflow: only PyTorch trains adapters; leave "
             "out --engine"
-        )
-    if args.adapter and not importlib.util.find_spec("torch"):
-        raise UserError(
-            f"--adapter={args.adapter} needs PyTorch, which is not installed: "
-            f"{install_command('torch')}"
         )
 
 

@@ -33,12 +33,16 @@ class StarterSettings:
       name: the dataset's name, which is the prefix of the names of its tasks.
       vocabulary: the path of the SentencePiece model; None for T5's public model.
       lengths: feature -> sequence length in tokens.
+      flags_of_init: flag of `t0 init` (`text`, `label`, `choices`) -> its value.
+      written: file that `t0 init` wrote and that the user may edit -> SHA-256 of its content.
     """
 
     folder: str
     name: str
     vocabulary: str | None
     lengths: Mapping[str, Tokens]
+    flags_of_init: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def path(self, *names: str) -> str:
         """Returns the path of a file or folder in the starter folder."""

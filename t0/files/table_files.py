@@ -38,13 +38,16 @@ def check_rows(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
         _arrow_table(path, columns, [*rows])
 
 
-def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+def write_table(
+    path: str, columns: Sequence[str], rows: Iterable[Row], *, byte_order_mark: bool = False
+) -> None:
     """Writes a table atomically; the extension of `path` selects the format.
 
     Args:
       path: the file, with an extension that `check_format` accepts.
       columns: the columns, in order.
       rows: the rows, which have these columns.
+      byte_order_mark: whether CSV and TSV begin with this mark, so that Excel reads them as UTF-8.
 
     Raises:
       UserError: if the format cannot hold the values, or the file cannot be written.
@@ -57,7 +60,7 @@ def write_table(path: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
     else:
         cells = (map(_cell, (row[name] for name in columns)) for row in rows)
         lines = separated_lines(itertools.chain([columns], cells), _SEPARATORS[extension])
-        write_whole(path, lines)
+        write_whole(path, itertools.chain(["\ufeff"] * byte_order_mark, lines))
 
 
 def separated_lines(table: Iterable[Iterable[object]], separator: str = ",") -> Iterator[str]:

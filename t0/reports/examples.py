@@ -174,12 +174,15 @@ def _collect_decoded_rows(
     return list(rows.values())
 
 
-def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = None) -> int:
+def write_examples(
+    runs: Sequence[EvaluatedRun], path: Path, only: str | None = None, *, excel: bool = False
+) -> int:
     """Writes the examples of runs to a file, and returns their number.
 
     Args:
       path: the file, with an extension that `table_files.check_format` accepts.
       only: one of `ONLY`; None for all examples.
+      excel: whether Excel shall read a CSV or TSV file as UTF-8.
 
     Raises:
       UserError: if there are no per-example scores and no decoded texts, a file of scores cannot be
@@ -204,7 +207,7 @@ def write_examples(runs: Sequence[EvaluatedRun], path: Path, only: str | None = 
                 cells = map(escape_formula, values) if is_spreadsheet else values
                 yield dict(zip(columns, cells, strict=True))
 
-    write_table(str(path), columns, rows())
+    write_table(str(path), columns, rows(), byte_order_mark=excel)
     return count
 
 

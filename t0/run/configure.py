@@ -14,6 +14,7 @@ import logging as python_logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags as absl_flags
@@ -22,7 +23,8 @@ from absl import logging
 from t0 import compat
 from t0.config import flags as command_flags
 from t0.config.flag_table import LIBRARY_FLAGS
-from t0.errors import unknown_name
+from t0.config.starter_settings import FILE, find_starter_folder
+from t0.errors import UserError, unknown_name
 from t0.sources import DATA_DIR_VARIABLE, SKIP_VARIABLE, set_data_dirs, skip_bad_rows
 from t0.training import schedules
 
@@ -41,6 +43,7 @@ _WITH_GIN_NAMES = (
 # Module of older versions, which gin files and operative configs may import -> the module that has
 # its names now.
 MOVED = {"t0.training.run_files": "t0.run.run_files", "t0.feeding.opening": "t0.feeding.data_spec"}
+_LENGTHS = "TASK_FEATURE_LENGTHS"
 _KNOWN_MODULES = ("t0.seqio_tasks", "t0.recipes", "t5.data.mixtures")
 # Mesh TensorFlow's own modes report their results only in event files and in these log messages.
 _RESULTS = ("Saving dict for global step", "%s at step %d: %.3f")
@@ -119,7 +122,38 @@ def parse_gin(flags: Any, more_files: Sequence[str] = (), *, working_directory: 
     )
     parse.print_findings(parsed)
     saved_config.refuse_masked()
+    _bind_starter_lengths(parsed.statements)
     return parsed
+
+
+def _bind_starter_lengths(statements: Sequence[Any]) -> None:
+    """Binds the lengths of `starter.json` if a gin file next to it is read, and sets no lengths.
+
+    Raises:
+      UserError: `train.gin`, which held the lengths in earlier versions, has other lengths.
+    """
+    from t0.compat import gin
+    from t0.config.bindings import bound
+
+    files = dict.fromkeys(s.location.filename for s in statements if s.location.filename)
+    settings = next(filter(None, map(_settings_next_to, files)), None)
+    setters = [s.location.filename for s in statements if s[1:3] == (_LENGTHS, "")]
+    if settings is None or not setters or not setters[-1]:  # the command line sets them
+        return
+    lengths, own = dict(settings.lengths), _settings_next_to(setters[-1]) is not None
+    if not own:
+        gin.bind_parameter(f"%{_LENGTHS}", lengths)
+    elif Path(setters[-1]).name == "train.gin" and (other := bound(f"%{_LENGTHS}")) != lengths:
+        raise UserError(
+            f"{setters[-1]} has {_LENGTHS} = {other}, but {settings.path(FILE)} has {lengths}: "
+            f"remove the line from train.gin, so that all commands read {FILE}"
+        )
+
+
+def _settings_next_to(file: str) -> Any:
+    folder = os.path.dirname(file)  # noqa: PTH120 (may be in a bucket)
+    settings = find_starter_folder(folder)
+    return settings if settings and Path(settings.folder) == Path(folder) else None
 
 
 def import_modules(modules: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from t0.cli import cache_tasks
+from t0.config.starter_settings import StarterSettings
 from t0.errors import UserError
 
 
@@ -125,3 +126,14 @@ def test_seqio_cache_tasks_gin_param_binds_task_settings():
             workers.prepare(Setup(module, gin_param=["sni.sead = 3"]))
     finally:
         gin.clear_config()
+
+
+def test_cache_command_reads_the_lengths_of_a_starter_folder(tmp_path, monkeypatch):
+    settings = StarterSettings("", "ours", None, {"inputs": 48, "targets": 16})
+    (tmp_path / "starter.json").write_text(settings.text())
+    calls = []
+    monkeypatch.setattr("t0.caching.cache", lambda *args, **_: calls.append(args))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for folder in (tmp_path / "cache", tmp_path.parent / "elsewhere"):
+        cache_tasks.main(["seqio_cache_tasks", f"--output_cache_dir={folder}"])
+    assert [options.lengths for _, options, _ in calls] == [(48, 16), (1024, 256)]

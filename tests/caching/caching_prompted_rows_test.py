@@ -149,6 +149,7 @@ def test_prompted_caching_counts_truncated_and_unknown_text(tmp_path, monkeypatc
             ((0, 4),),
             choices=ranked,
             hide_labels=True,
+            lengths=(100, 16),
         )
         for name, ranked in (("plain", False), ("ranked", True))
     ]
@@ -162,6 +163,9 @@ def test_prompted_caching_counts_truncated_and_unknown_text(tmp_path, monkeypatc
     hidden = {"hidden label": 1, "no one correct choice": 1}
     counts = {key: count for key, count in made["ranked"]["counts"].items() if key not in hidden}
     assert counts == {cut: 1, unknown: 4, equal: 2}
+    assert made["plain"]["unknown"] == made["ranked"]["unknown"]
+    assert (made["plain"]["unknown"][""], made["plain"]["unknown"]["☂"]) == (2, 1)  # "..." too
+    assert made["plain"]["truncated"] == {"inputs": 1, "targets": 0}
     ids = sentencepiece.SentencePieceProcessor(model_file=str(model))
     piece = ids.id_to_piece(258)
     assert not renderer.targets([piece], True)[piece].has_unknown

@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
 
 
 def test_cache_summary_table_of_splits_and_counts():
-    written = outcome(SPLITS[0], over={"inputs": 50}, notes=("known: it asks for some",))
+    written = outcome(SPLITS[0], truncated={"inputs": 50}, notes=("known: it asks for some",))
     empty = outcome(SPLITS[0], status="empty", stats={}, files={}, notes=("as known",))
     log = io.StringIO()
     print_outcomes([outcome(SPLITS[1], status="failed"), written, empty], log)
@@ -48,3 +48,15 @@ def test_cache_summary_in_a_terminal_fits_80_columns_and_keeps_names_whole(monke
     assert first == name
     assert lines[0].startswith("    split: train; rows: 110; written: 200; dropped: 10; ")
     assert max(map(len, lines)) <= 80
+
+
+def test_cache_summary_has_the_lengths_of_the_run_and_unknown_characters():
+    counted = outcome(
+        SPLITS[0], over={"inputs": 1}, truncated={"inputs": 150}, unknown={"": 40, "☂": 7, "😀": 39}
+    )
+    log = io.StringIO()
+    print_outcomes([counted], log, (48, 16))
+    header, row = log.getvalue().splitlines()
+    assert "inputs over 48 " in header and "targets over 16 " in header
+    assert "75.0%" in row
+    assert row.endswith("40 have characters that are not in the vocabulary: '😀' (39), '☂' (7)")

@@ -58,8 +58,11 @@ def written(tmp_path, split, name="films"):
 
 
 def test_init_warns_of_unknown_tokens_and_truncation(init, tmp_path):
-    vocabulary = train_vocabulary(tmp_path / "v.model", [*TEXTS, "number 0123456789"], size=80)
+    asked = ["number 0123456789", "Which sentiment is it?: dull, fine The of this"]
+    vocabulary = train_vocabulary(tmp_path / "v.model", [*TEXTS, *asked], size=80)
     rows = rows_with(["☂", "☀"])
+    for row in rows[:30]:
+        row["review text"] += " 😀\n" * 2 + "so"
     rows[0]["review text"] *= 150
     write_csv(tmp_path / "films.csv", rows)
     status, out, _ = init("films", "films.csv", "--text=review text", f"--vocab={vocabulary}")
@@ -67,7 +70,12 @@ def test_init_warns_of_unknown_tokens_and_truncation(init, tmp_path):
     assert "WARNING: not in the vocabulary: '☀', '☂'" in out
     assert "WARNING: '☀' and '☂' have the same tokens" in out
     assert "WARNING: 1 of the first" in out and "cut at 2,048 characters" in out
-    write_csv(tmp_path / "words.csv", rows_with(["dull", "fine"]))
+    train = written(tmp_path, "train")
+    smiles = sum("😀" in row["review_text"] for row in train)
+    assert f"of the first {len(train)} rows, {len(train)} have characters that are not in" in out
+    assert f"'😀' ({smiles})" in out
+    assert out.count(f"line breaks become spaces ({smiles} of the first {len(train)} rows") == 1
+    write_csv(tmp_path / "words.csv", rows_with(["dull", "fine"], 240))
     _, out, _ = init("words", "words.csv", "--text=review text", f"--vocab={vocabulary}")
     assert "WARNING" not in out
 
@@ -180,7 +188,9 @@ def test_init_every_class_is_in_both_splits(init, tmp_path):
     write_csv(tmp_path / "x.csv", rows)
     status, out, _ = init("films", "x.csv", "--text=text", "--label=label")
     assert status == 0
-    assert out.count("WARNING") == out.count("validation has no example of the class 'single'") == 1
+    assert out.count("validation has no example of the class 'single'") == 1
+    few = "validation has fewer than 10 rows of 1 of 3 classes, such as 'rare': their recall"
+    assert out.count("WARNING") == 2 and few in out
     sides = {
         s: {(r["text"], r["label"]) for r in written(tmp_path, s)} for s in ("train", "validation")
     }
@@ -251,9 +261,8 @@ def test_init_sequence_lengths_fit_the_rows(init, tmp_path):
     model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
     write_csv(tmp_path / "films.csv", rows_with(["bad", "good"]))
     assert init("films", "films.csv", f"--vocab={model}")[0] == 0
-    lengths = json.loads(
-        (tmp_path / "films/train.gin").read_text().partition("LENGTHS = ")[2].partition("\n")[0]
-    )
+    lengths = json.loads((tmp_path / "films/starter.json").read_text())["lengths"]
+    assert "TASK_FEATURE_LENGTHS =" not in (tmp_path / "films/train.gin").read_text()
     assert 0 < lengths["inputs"] <= 128
     assert lengths["targets"] == 16
 
@@ -543,7 +552,7 @@ def test_init_label_minus_one_is_a_class_next_to_other_labels(init, tmp_path):
     status, out, _ = init("films", "in", "--choices=bad,so so,good")
     assert status == 0
     for value, choice, count in ((-1, "bad", 25), (0, "so so", 10), (1, "good", 25)):
-        assert f"#   mood {value} is '{choice}': {count} rows\n" in out
+        assert f"#   mood {value} is '{choice}': {count} rows (" in out
     assert "note: mood -1 is read as a class" in out
     assert {row["label"] for row in written(tmp_path, "validation")} == {0, 2}
     status, _, err = init("films", "in", "--choices=bad,good", "--output=two")
@@ -626,15 +635,15 @@ def test_init_class_label_names_of_hugging_face_datasets(init, tmp_path, form):
     status, out, err = init("films", data)
     assert status == 0, err
     for number, name, count in ((1, "so so", 15), (2, "good", 15)):
-        assert f"#   mark {number} is '{name}': {count} rows\n" in out
+        assert f"#   mark {number} is '{name}': {count} rows (" in out
     assert "is 'bad': 0 rows" in out
     rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
     assert sorted(row["label"] for row in rows) == [1] * 15 + [2] * 15
     # Choices are matched by name if they are the names, else taken in the order of the numbers.
     out = init("films", data, "--choices=good,bad,so so", "--output=named")[1]
-    assert "#   mark 2 is 'good': 15 rows\n" in out
+    assert "#   mark 2 is 'good': 15 rows (" in out
     out = init("films", data, "--choices=-,=,+", "--output=signs")[1]
-    assert "#   mark 2 is '+': 15 rows\n" in out
+    assert "#   mark 2 is '+': 15 rows (" in out
     status, _, err = init("films", data, "--choices=one,two", "--output=two")
     assert (status, "has 3 labels: bad, so so, good" in err) == (2, True)
 
@@ -644,7 +653,7 @@ def test_init_class_label_minus_one_is_left_out(init, tmp_path):
     assert status == 0
     assert "10 without text or label left out" in out
     assert "note: -1 of column 'mark' of films.parquet is not a label" in out
-    assert "#   mark 2 is 'good': 10 rows\n" in out
+    assert "#   mark 2 is 'good': 10 rows (" in out
 
 
 @pytest.mark.parametrize("name", ["test.csv", "test.jsonl", "validation.parquet"])
@@ -684,7 +693,7 @@ def test_init_stored_label_names_of_train_are_read_next_to_a_split_without_label
     assert info.is_file()
     status, out, err = init("films", data)
     assert status == 0, err
-    assert "#   mark 2 is 'good': 15 rows\n" in out
+    assert "#   mark 2 is 'good': 15 rows (" in out
     assert "# test.csv has no labels" in out
 
 
@@ -698,7 +707,8 @@ def test_init_takes_a_label_column_of_150_classes(init, tmp_path, capsys):
     status, out, err = init("films", "x.csv", "--text=text", "--label=intent")
     assert status == 0, err
     assert (
-        "#   intent intent 099 is 'intent 099': 4 rows\n#   and 50 more classes: 200 rows\n" in out
+        "#   intent intent 099 is 'intent 099': 4 rows (train 3, validation 1)\n"
+        "#   and 50 more classes: 200 rows (train 150, validation 50)\n" in out
     )
     assert cli.main(["show", "films", "--rows=1"]) == 0
     out = capsys.readouterr().out
@@ -753,3 +763,27 @@ def test_init_reads_extensions_in_capitals(init, tmp_path, name):
     assert status == 0, err
     rows = [*written(tmp_path, "train"), *written(tmp_path, "validation")]
     assert sorted(row["n"] for row in rows) == [*range(40)]
+
+
+def test_init_names_the_only_column_of_different_ids_id(init, tmp_path):
+    rows = [
+        {"Message ID": f"M-{i}", "user id": i % 3, **row} for i, row in enumerate(rows_with("ab"))
+    ]
+    for row in rows:
+        del row["user id"]
+    write_csv(tmp_path / "films.csv", rows)
+    assert init("films", "films.csv")[0] == 0
+    assert written(tmp_path, "train")[0]["id"].startswith("M-")
+    assert "Message ID" in (tmp_path / "films/data/films/templates.yaml").read_text()
+
+
+def test_init_validation_is_a_tenth_of_each_class(init, tmp_path):
+    rows = [
+        {"text": f"words {i} here", "label": "rare" if i % 20 == 0 else "often"} for i in range(800)
+    ]
+    write_csv(tmp_path / "x.csv", rows)
+    status, out, _ = init("films", "x.csv", "--text=text", "--label=label")
+    assert status == 0
+    assert "is 'rare': 40 rows (train 36, validation 4)" in out
+    assert "is 'often': 760 rows (train 684, validation 76)" in out
+    assert "validation has fewer than 10 rows of 1 of 2 classes, such as 'rare'" in out

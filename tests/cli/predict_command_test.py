@@ -5,6 +5,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,7 +63,11 @@ def predict(tmp_path, capsys, monkeypatch):
         (["model", "empty.csv", "--output=out.csv"], "empty.csv has no rows"),
         (["model", "other.csv", "--output=out.csv"], "has no column text, which the prompt"),
         (["model", "rows.csv", "--output=out.xlsx"], "tables are written as .csv"),
-        (["model", "rows.csv", "--output=rows.csv"], "rows.csv exists already"),
+        (
+            ["model", "rows.csv", "--output=rows.csv"],
+            "rows.csv exists already: replace it with --ov",
+        ),
+        (["model", "rows.csv", "--output=rows.csv", "--overwrite"], "is the file of the rows"),
         (["model", "rows.csv", "--output=no/out.csv"], "the folder no does not exist"),
         (["model", "rows.csv", "--output=out.csv", "--prompt=wich"], "Did you mean"),
         (["model", "rows.csv", "--output=out.csv", "--batch_tokens=0"], "a whole number from 1"),
@@ -109,6 +114,20 @@ def test_predict_output_that_another_process_has_just_written(predict, tmp_path,
     assert "out.csv exists already" in errors
     assert (tmp_path / "out.csv").read_text() == "of the other process"
     assert not (tmp_path / "out.csv.partial").exists()
+
+
+def test_predict_overwrites_only_with_the_flag(predict, tmp_path, monkeypatch):
+    (tmp_path / "out.csv").write_text("before")
+
+    def write(task, lines, output, *, all_choices):
+        Path(output).write_text("after")
+        return []
+
+    monkeypatch.setattr("t0.cli.predict._write_lines", lambda *_: "lines")
+    monkeypatch.setattr("t0.inference.row_predictions.write_predictions", write)
+    words = ["model", "rows.csv", "--output=out.csv"]
+    assert predict(*words)[0] == 2 and (tmp_path / "out.csv").read_text() == "before"
+    assert predict(*words, "--overwrite")[0] == 0 and (tmp_path / "out.csv").read_text() == "after"
 
 
 def test_predict_chooses_the_first_ranked_prompt_of_one_dataset(tmp_path):

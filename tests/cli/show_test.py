@@ -302,7 +302,9 @@ def test_show_few_shot_prompt(t0, own):
     options = '{"x_y_delimiter": " = ", "example_separator": " ## ", "seed": 4}'
     status, out, _ = t0(*words, f"--fewshot_options={options}", f"--vocab={own / 'vocab.model'}")
     assert "(seed 4)" in out
-    assert "dull Good or bad? = bad ## " in out
+    # The vocabulary has no token for these separators.
+    marked = r"dull Good or bad\? \[UNKNOWN =\] bad \[UNKNOWN ##\] "
+    assert re.search(marked, " ".join(out.split()))
     assert "has no token" not in out
 
 

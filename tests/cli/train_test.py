@@ -1,5 +1,6 @@
 """`t0 train`: the command that it prints is the run that it starts, and what it refuses."""
 
+import json
 import os
 import shlex
 import shutil
@@ -247,3 +248,39 @@ def test_train_writes_the_vocabulary_of_a_tokenizer_file(composed, folders):
     assert flags.parse(words).vocab == "out/spiece.model"
     assert Path("out/spiece.model").stat().st_size > 0
     del folders
+
+
+CONFIG = "checkpoint: hf\nmixture: m\nsteps: 7\noutput: out\nlengths: inputs=96,targets=32\nbatch_size: 6\n"
+
+
+def planned(capsys, *words):
+    gin.clear_config()
+    status = cli.main(["plan", *words])
+    gin.clear_config()
+    return status, capsys.readouterr()
+
+
+@pytest.mark.parametrize(("more", "adapter"), [("", False), ("adapter: lora\nepochs: 2\n", True)])
+def test_plan_reads_the_run_of_a_config_file(composed, tmp_path, capsys, more, adapter):
+    """The plan equals that of the command that `t0 train` prints."""
+    config = CONFIG.replace("steps: 7\n", "") if adapter else CONFIG
+    (tmp_path / "run.yaml").write_text(config + more)
+    card = ["--gpu=a100-80", "--json"]
+    before = sorted(tmp_path.rglob("*"))
+    status, printed = planned(capsys, "--config=run.yaml", *card)
+    assert status == 0 and sorted(tmp_path.rglob("*")) == before
+    plan = json.loads(printed.out)
+    assert plan["batch"]["sequences"] == 6
+    if adapter:
+        assert "the steps of --epochs depend on the data, so 1,000 steps are planned" in printed.err
+        return
+    words = composed("--config=run.yaml")[1][1:]
+    command = [word for word in words if not word.startswith("--module_import=")]
+    assert json.loads(planned(capsys, *command, "--engine=torch", *card)[1].out) == plan
+
+
+def test_plan_of_a_config_file_names_wrong_keys(composed, tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text(CONFIG + "lrr: 1\n")
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "--config=run.yaml"])
+    assert "run.yaml: unknown key 'lrr'. Did you mean lr?" in capsys.readouterr().err

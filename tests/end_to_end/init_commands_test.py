@@ -1,4 +1,4 @@
-"""The commands of the tutorial run as printed: from a CSV file to predictions and two seeds."""
+"""The commands of the tutorial run as printed: from a CSV file to a second prompt and two seeds."""
 
 import csv
 import dataclasses
@@ -36,6 +36,10 @@ def test_init_commands_of_the_tutorial_run_as_printed(world, tmp_path):
     here = dataclasses.replace(world, folder=tmp_path)
     printed = []
     for title, commands in tutorial_commands().items():
+        if title.startswith("7."):
+            templates = tmp_path / "reviews" / "data" / "reviews" / "templates.yaml"
+            longer = "the question is long " * 20
+            templates.write_text(templates.read_text().replace("Which", f"{longer} Which"))
         for words in commands:
             done = here.run(*words)
             assert done.returncode == 0, shlex.join(words) + done.stdout + done.stderr
@@ -59,6 +63,17 @@ def test_init_commands_of_the_tutorial_run_as_printed(world, tmp_path):
             header, row = csv.reader((tmp_path / "predictions.csv").open())
             assert header == ["text", "prediction", "probability"]
             assert row[1] in ("bad", "good")
+        if title.startswith("7."):
+            lengths = [
+                json.loads((reviews / model / "prompts.json").read_text())["lengths"]["inputs"]
+                for model in ("model", "second")
+            ]
+            assert lengths[1] > lengths[0] + 60
+            assert (
+                lengths[1]
+                == json.loads((reviews / "starter.json").read_text())["lengths"]["inputs"]
+            )
+            assert "second_predictions.csv" in {path.name for path in tmp_path.iterdir()}
     assert not printed  # the tutorial has all commands that `t0 init` prints
     assert {"seed_1", "seed_2"} <= {path.name for path in (tmp_path / "reviews").iterdir()}
     assert "seed_1" in done.stdout and "seed_2" in done.stdout

@@ -45,6 +45,17 @@ def test_examples_that_are_wrong_as_csv(tickets, tmp_path, capsys):
     ]
 
 
+def test_examples_for_excel_begin_with_a_byte_order_mark(tickets, tmp_path):
+    contents = []
+    for words in ([], ["--excel"]):
+        assert (
+            t0_main.main(["report", str(tickets), "--examples", str(tmp_path / "a.csv"), *words])
+            == 0
+        )
+        contents.append((tmp_path / "a.csv").read_bytes())
+    assert contents[1] == b"\xef\xbb\xbf" + contents[0]
+
+
 def test_examples_all_as_tsv_and_json_lines(tickets, tmp_path):
     for ending in ("tsv", "jsonl"):
         words = ["--examples", str(tmp_path / f"all.{ending}")]
@@ -90,6 +101,8 @@ def test_examples_of_decoded_texts(tmp_path):
         (["--examples", "wrong.xlsx"], "tables are written as .csv, .tsv, .jsonl, .parquet"),
         (["--only", "wrong"], "--only selects what --examples writes: add --examples FILE"),
         (["--examples", "no/folder/wrong.csv"], "cannot write no/folder/wrong.csv"),
+        (["--excel"], "--excel is for tables of --examples"),
+        (["--examples", "wrong.parquet", "--excel"], "add --examples FILE.csv or FILE.tsv"),
     ],
 )
 def test_examples_with_a_wrong_flag_are_one_line(

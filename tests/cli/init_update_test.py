@@ -1,0 +1,99 @@
+"""`t0 init FOLDER --update`: what it measures again, what it replaces and what it keeps."""
+
+import json
+
+import pytest
+
+from t0.testing import train_vocabulary
+from tests.cli.init_test import TEXTS, init, rows_with, write_csv, written
+
+__all__ = ["init"]  # a fixture
+
+
+@pytest.fixture
+def films(init, tmp_path):
+    """A starter folder, and the file of its rows; returns a function that adds rows to the file."""
+    rows = rows_with(["no", "yes"], 60)
+    model = train_vocabulary(tmp_path / "v.model", [*TEXTS, "0 1 2 3 4 5 6 7 8 9"], size=300)
+    words = ["--text=review text", "--choices=bad,good", f"--vocab={model}"]
+    assert init("films", write_csv(tmp_path / "films.csv", rows), *words)[0] == 0
+    return lambda *more: write_csv(tmp_path / "films.csv", [*rows, *more])
+
+
+def files_of(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_init_update_measures_again_and_keeps_an_edited_prompt(init, tmp_path, films):
+    folder = tmp_path / "films"
+    templates = folder / "data" / "films" / "templates.yaml"
+    before = json.loads((folder / "starter.json").read_text())["lengths"]["inputs"]
+    edited = templates.read_text().replace(
+        "Which sent", "the question is long " * 20 + "Which sent"
+    )
+    templates.write_text(edited)
+    files = files_of(folder)
+    status, out, _ = init("films", "--update")
+    assert status == 0
+    after = json.loads((folder / "starter.json").read_text())["lengths"]["inputs"]
+    assert after > before + 60
+    assert "edited since `t0 init`: data/films/templates.yaml" in out
+    assert f"length of inputs: {before} before, {after} tokens now" in out
+    changed = {path for path, content in files_of(folder).items() if files[path] != content}
+    assert changed == {str(folder / "starter.json")}
+
+
+def test_init_update_removes_the_lengths_of_an_earlier_version_from_train_gin(
+    init, tmp_path, films
+):
+    train, settings = tmp_path / "films" / "train.gin", tmp_path / "films" / "starter.json"
+    text, fields = train.read_text(), json.loads(settings.read_text())
+    line = f"TASK_FEATURE_LENGTHS = {json.dumps(fields['lengths'])}\n"
+    train.write_text(text.replace("BATCH_SIZE", f"{line}BATCH_SIZE"))
+    settings.write_text(json.dumps({n: fields[n] for n in ("name", "vocabulary", "lengths")}))
+    assert init("films", "--update")[0] == 0
+    assert train.read_text() == text
+    assert json.loads(settings.read_text())["lengths"] == fields["lengths"]
+
+
+def test_init_update_replaces_rows_and_edited_files_only_with_yes(init, tmp_path, films):
+    folder, data = (
+        tmp_path / "films",
+        films({"n": 9, "review text": "a new film", "sentiment": "no"}),
+    )
+    templates = folder / "data" / "films" / "templates.yaml"
+    templates.write_text(templates.read_text().replace("Which", "What"))
+    status, out, _ = init("films", data, "--update")
+    assert status == 0
+    assert "# replaced: data/films/train.jsonl\n" in out
+    assert "a new film" in str(written(tmp_path, "train")) and "What" in templates.read_text()
+    assert "no file, since the data is the same" in init("films", data, "--update")[1]
+
+    (folder / "data" / "films" / "train.jsonl").write_text("{}\n")
+    data, files = films({"n": 9, "review text": "odd", "sentiment": "odd"}), files_of(folder)
+    words = ["films", data, "--update", "--choices=bad,fair,good"]
+    status, _, err = init(*words)
+    assert status == 2
+    assert "would replace data/films/templates.yaml, data/films/train.jsonl" in err
+    assert "you edited data/films/templates.yaml, data/films/train.jsonl: save a copy, and" in err
+    assert files_of(folder) == files
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("films.")] == [
+        "films.csv"
+    ]
+    assert init(*words, "--yes")[0] == 0
+    assert "bad ||| fair ||| good" in templates.read_text() and "What" not in templates.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["films"], "needs the data"),
+        (["films", "films.csv", "--yes"], "--yes is for --update"),
+        (["nothing", "--update"], "expected a folder of `t0 init`"),
+        (["films/data", "--update"], "expected a folder of `t0 init`"),
+        (["films", "--update", "--output=x"], "no --output"),
+    ],
+)
+def test_init_update_refuses(init, films, words, text):
+    status, _, err = init(*words)
+    assert (status, text in err) == (2, True)
