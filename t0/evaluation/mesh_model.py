@@ -166,6 +166,10 @@ class SharedVariables(mtf.placement_mesh_impl.PlacementMeshImpl):
         return self._laid_out[variable.name]
 
 
+# Placeholders of the inputs, the outputs, and the mesh whose graph computes them.
+Program = tuple[dict[str, tf.Tensor], Any, mtf.Mesh]
+
+
 class ShapedPrograms:
     """A model with one set of weights, and a program for each batch shape.
 
@@ -218,11 +222,14 @@ class ShapedPrograms:
             the model does not have.
         """
         if self._slice_copies is None:
-            *_, lowering = self._lower_smallest()
-            with self._graph.as_default():
-                # All later lowerings use these slices. If the slices are the masters, nothing is
-                # copied.
-                self._slice_copies = lowering.copy_masters_to_slices()
+            *_, mesh = self._build_smallest()
+            with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                # All lowerings use these slices. If the slices are the masters, nothing is copied.
+                slices = [
+                    self._mesh_impl.LaidOutVariable(variable, self._mesh_impl)
+                    for variable in mesh.graph.all_variables
+                ]
+                self._slice_copies = tf.group([each.copy_master_to_slices for each in slices])
         restored = restore_variables(self._session, checkpoint)
         self._session.run(self._slice_copies)
         return restored
@@ -231,17 +238,17 @@ class ShapedPrograms:
         """Frees the session and its weights."""
         self._session.close()
 
-    def _lower_smallest(self) -> tuple[Any, Any, mtf.Lowering]:
-        """Lowers a small computation that uses all variables, with `_lower`."""
+    def _build_smallest(self) -> Program:
+        """Builds a small computation that uses all variables, with `_build`."""
         raise NotImplementedError
 
-    def _lower(
+    def _build(
         self,
         dims: Mapping[str, Sequence[mtf.Dimension]],
         compute: Callable[..., Any],
         floats: Collection[str] = (),
-    ) -> tuple[dict[str, tf.Tensor], Any, mtf.Lowering]:
-        """Lowers a computation.
+    ) -> Program:
+        """Builds a computation in Mesh TensorFlow, without lowering it.
 
         Args:
           dims: name -> dimensions of the inputs, which are integers.
@@ -249,7 +256,7 @@ class ShapedPrograms:
           floats: the names of inputs that are floats instead.
 
         Returns:
-          (placeholders of the inputs, the result of `compute`, the lowering).
+          (placeholders of the inputs, the result of `compute`, the mesh).
         """
         mesh = mtf.Mesh(mtf.Graph(), "batch")
         with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
@@ -265,19 +272,16 @@ class ShapedPrograms:
             }
             with fused(self._model, *self._mesh):
                 outputs = compute(**inputs)
-            lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
-        return fed, outputs, lowering
+        return fed, outputs, mesh
 
     def _run(
-        self,
-        shape: Any,
-        values: Mapping[str, np.ndarray],
-        lower: Callable[..., tuple[dict[str, tf.Tensor], Sequence[mtf.Tensor], mtf.Lowering]],
+        self, shape: Any, values: Mapping[str, np.ndarray], build: Callable[..., Program]
     ) -> list[np.ndarray]:
-        """Runs the program of a shape, which `lower(shape)` lowers on first use."""
+        """Runs the program of a shape. On first use, `build(shape)` builds it, and it is lowered."""
         if shape not in self._programs:
-            fed, outputs, lowering = lower(shape)
-            with self._graph.as_default():
+            fed, outputs, mesh = build(shape)
+            with self._graph.as_default(), tf.variable_scope("", reuse=tf.AUTO_REUSE):
+                lowering = mtf.Lowering(mesh.graph, {mesh: self._mesh_impl}, autostack=False)
                 self._programs[shape] = fed, [lowering.export_to_tf_tensor(x) for x in outputs]
         fed, outputs = self._programs[shape]
         return self._session.run(outputs, {fed[name]: values[name] for name in fed})

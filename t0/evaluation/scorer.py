@@ -48,7 +48,13 @@ from t0.evaluation.batching import (
     plan_packed,
     plan_padded,
 )
-from t0.evaluation.mesh_model import Placement, ShapedPrograms, copy_as_class, has_t5_options
+from t0.evaluation.mesh_model import (
+    Placement,
+    Program,
+    ShapedPrograms,
+    copy_as_class,
+    has_t5_options,
+)
 from t0.evaluation.ranked_examples import ChoiceGroup, ScoringTask
 from t0.mesh import gather_embedding
 from t0.mesh.fused import splits_rows
@@ -121,7 +127,7 @@ class MeshScorer(ShapedPrograms):
         if not self.packs:
             padded = (*targets.shape[:2], inputs.shape[1], targets.shape[2])
             values = {"inputs": inputs, "targets": targets}
-            return self._run(padded, values, self._lower_padded)[0]
+            return self._run(padded, values, self._build_padded)[0]
         groups = [
             ChoiceGroup(_unpadded(ids), tuple(map(_unpadded, choices)), ((0, number, 0),))
             for number, (ids, choices) in enumerate(zip(inputs, targets, strict=True))
@@ -136,15 +142,15 @@ class MeshScorer(ShapedPrograms):
 
         The values of padding are arbitrary.
         """
-        return self._run(shape, vars(tokens), self._lower_packed)[0]
+        return self._run(shape, vars(tokens), self._build_packed)[0]
 
-    def _lower_smallest(self) -> tuple[Any, Any, mtf.Lowering]:
+    def _build_smallest(self) -> Program:
         rows = self.replicas
         if self.packs:
-            return self._lower_packed(PackedShape(rows, 1, 1))
-        return self._lower_padded((rows, 1, 1, 1))
+            return self._build_packed(PackedShape(rows, 1, 1))
+        return self._build_padded((rows, 1, 1, 1))
 
-    def _lower_packed(self, shape: PackedShape) -> tuple[Any, list[mtf.Tensor], mtf.Lowering]:
+    def _build_packed(self, shape: PackedShape) -> Program:
         row_dim = mtf.Dimension("batch", shape.rows)
         input_dim = mtf.Dimension("length", shape.inputs)
         target_dim = mtf.Dimension("length", shape.targets)
@@ -166,9 +172,9 @@ class MeshScorer(ShapedPrograms):
             )
             return [nats]
 
-        return self._lower(dims, compute)
+        return self._build(dims, compute)
 
-    def _lower_padded(self, shape: _Padded) -> tuple[Any, list[mtf.Tensor], mtf.Lowering]:
+    def _build_padded(self, shape: _Padded) -> Program:
         batch, choices, input_length, target_length = shape
         batch_dim = mtf.Dimension("batch", batch)
         length_dim = mtf.Dimension("length", target_length)
@@ -191,7 +197,7 @@ class MeshScorer(ShapedPrograms):
             nats *= mtf.cast(mtf.greater(targets, 0), tf.float32)
             return [mtf.anonymize(mtf.reduce_sum(nats, reduced_dim=length_dim))]
 
-        return self._lower(dims, compute)
+        return self._build(dims, compute)
 
 
 def _unpadded(ids: np.ndarray) -> np.ndarray:
@@ -380,7 +386,8 @@ class _Sequences:
     """
 
     def __init__(self, numbers: tf.Tensor, count: tf.Tensor) -> None:
-        self._count = count
+        bounds = count * tf.range(_PARTS + 1) // _PARTS
+        self._sizes = bounds[1:] - bounds[:-1]
         self.lengths = tf.math.unsorted_segment_sum(tf.ones_like(numbers), numbers - 1, count)
         self.starts = tf.cumsum(self.lengths, exclusive=True)
 
@@ -390,9 +397,9 @@ class _Sequences:
         `positions` are the positions of tokens in the row, and `padding` says which entries are
         padding.
         """
-        bounds = [self._count * i // _PARTS for i in range(_PARTS + 1)]
-        for section in map(slice, bounds[:-1], bounds[1:]):
-            lengths, starts = self.lengths[section][:, None], self.starts[section][:, None]
+        columns = (self.lengths[:, None], self.starts[:, None])
+        lengths_and_starts = [tf.split(x, self._sizes, num=_PARTS) for x in columns]
+        for lengths, starts in zip(*lengths_and_starts, strict=True):
             width = tf.maximum(tf.reduce_max(lengths), 0)  # a part may have no sequences
             steps = tf.range(width)[None]
             yield tf.where_v2(steps < lengths, starts + steps, 0), steps >= lengths
@@ -426,13 +433,16 @@ class _Gathers:
     ) -> None:
         count = tf.reduce_max(of_keys)
         queries = _Sequences(of_queries[0], count)
-        keys = _Sequences(of_keys[0], count)
+        query_parts = list(queries.parts())
+        of_same = of_keys is of_queries  # self-attention
+        key_parts = query_parts if of_same else _Sequences(of_keys[0], count).parts()
         self.parts, firsts, widths, total = [], [], [], 0
-        for (rows, _), (columns, outside) in zip(queries.parts(), keys.parts(), strict=True):
+        for (rows, _), (columns, outside) in zip(query_parts, key_parts, strict=True):
             added = tf.cast(outside, tf.float32)[:, None, None] * _HIDDEN
             if biases is not None:
                 added += _expand_to_pairs(biases, tf.shape(rows)[1])
-            self.parts.append((_by_head(rows, heads), _by_head(columns, heads), added))
+            by_head = _by_head(rows, heads)
+            self.parts.append((by_head, by_head if of_same else _by_head(columns, heads), added))
             # In the joined outputs of all parts, `firsts` is the offset of each sequence, and
             # `widths` is the distance between its heads.
             sequences, width = tf.unstack(tf.shape(rows))

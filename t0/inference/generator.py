@@ -25,7 +25,7 @@ import numpy as np
 
 from t0.compat import mtf, transformer
 from t0.compat import tf1 as tf
-from t0.evaluation.mesh_model import Placement, ShapedPrograms, SharedVariables
+from t0.evaluation.mesh_model import Placement, Program, ShapedPrograms, SharedVariables
 from t0.evaluation.model import DecodingMethod
 from t0.inference import cached_attention
 from t0.inference.search import Field, Search, search
@@ -73,15 +73,15 @@ class MeshGenerator(ShapedPrograms):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Generates tokens; see `t0.evaluation.model.Model`. B is a multiple of `replicas`."""
         values = {"inputs": inputs, "limits": limits, "draws": draws}
-        return tuple(self._run((*inputs.shape, draws.shape[1]), values, self._lower_loop))
+        return tuple(self._run((*inputs.shape, draws.shape[1]), values, self._build_loop))
 
-    def _lower_smallest(self) -> tuple[Any, Any, mtf.Lowering]:
-        return self._lower_loop((self.replicas, 1, 1), _DecodingLoop.first_part)
+    def _build_smallest(self) -> Program:
+        return self._build_loop((self.replicas, 1, 1), _DecodingLoop.first_part)
 
-    def _lower_loop(
+    def _build_loop(
         self, shape: tuple[int, int, int], part: Callable[["_DecodingLoop"], Any] | None = None
-    ) -> tuple[Any, Any, mtf.Lowering]:
-        """Lowers the loop, or only a part of it, for a shape (B, L, T)."""
+    ) -> Program:
+        """Builds the loop, or only a part of it, for a shape (B, L, T)."""
         batch, input_length, length = shape
         batch_dim = mtf.Dimension("batch", batch)
         dims = {
@@ -94,7 +94,7 @@ class MeshGenerator(ShapedPrograms):
             loop = _DecodingLoop(self._model, self._types, self._method, **feeds)
             return (part or _DecodingLoop.run)(loop)
 
-        return self._lower(dims, compute, floats=("draws",))
+        return self._build(dims, compute, floats=("draws",))
 
 
 class _DecodingLoop:

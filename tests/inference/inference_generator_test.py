@@ -39,6 +39,21 @@ def restored(checkpoints, *args, model="t5.1.1", **kwargs):
     return generator
 
 
+@pytest.fixture(scope="module")
+def shared(checkpoints):
+    """Returns the generator of a method, whose programs tests share."""
+    opened = {}
+
+    def generator(method, model="t5.1.1"):
+        if (method, model) not in opened:
+            opened[method, model] = restored(checkpoints, method, model=model)
+        return opened[method, model]
+
+    yield generator
+    for generator in opened.values():
+        generator.close()
+
+
 def expected(method, model="t5.1.1"):
     slow = SlowSearch(ending_variables(model))
     for row, (inputs, limit) in enumerate(zip(INPUTS, LIMITS, strict=True)):
@@ -69,11 +84,9 @@ def assert_same(found, wanted):
         ("greedy", "t5.1.0"),
     ],
 )
-def test_decoding_equals_a_search_without_cached_states(checkpoints, name, model):
+def test_decoding_equals_a_search_without_cached_states(shared, name, model):
     method = METHODS[name]
-    generator = restored(checkpoints, method, model=model)
-    assert_same(predict(generator), expected(method, model))
-    generator.close()
+    assert_same(predict(shared(method, model)), expected(method, model))
 
 
 def test_decoding_examples_end_in_eos_or_at_their_limit():
@@ -91,12 +104,11 @@ def test_sampling_with_temperature_and_top_k_equals_slow_search(checkpoints, top
 
 
 @pytest.mark.parametrize("method", GREEDY_IS_SLOW, ids=["greedy", "beams"])
-def test_decoding_does_not_depend_on_padding_or_batch(checkpoints, method):
-    generator = restored(checkpoints, method)
-    together = predict(generator, length=64)
+def test_decoding_does_not_depend_on_padding_or_batch(shared, method):
+    generator = shared(method)
+    together = predict(generator)
     assert_same(predict(generator, length=96, rows=6), together)
     assert_same(predict(generator, INPUTS[:1], LIMITS[:1]), together[:1])
-    generator.close()
 
 
 @pytest.mark.slow

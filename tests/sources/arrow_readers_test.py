@@ -135,7 +135,10 @@ def write_repeated(path, value, rows, **options):
 
 
 def test_parquet_value_of_a_dictionary_is_read_in_smaller_batches(tmp_path, monkeypatch):
-    value, path = "x" * 2**20 * 3, tmp_path / "x.parquet"
+    # An eighth of the sizes that commands read.
+    monkeypatch.setattr(arrow_readers, "_BATCH_BYTES", 2**26)
+    monkeypatch.setattr(arrow_readers, "_SMALL_DICTIONARY", 2**18)
+    value, path = "x" * 2**17 * 3, tmp_path / "x.parquet"
     write_repeated(path, value, 700, dictionary_pagesize_limit=2**30)
     assert path.stat().st_size < 10_000
     sizes = []
@@ -149,7 +152,7 @@ def test_parquet_value_of_a_dictionary_is_read_in_smaller_batches(tmp_path, monk
     rows = list(Parquet(path).rows(0, 200))
     assert [row["row"] for row in rows] == list(range(200))
     assert rows[0]["text"] == rows[199]["text"] == value
-    assert max(sizes) < 2**29 // len(value) + 1
+    assert max(sizes) < 2**26 // len(value) + 1
 
 
 def test_parquet_of_short_texts_is_read_512_rows_at_a_time(tmp_path):
@@ -210,22 +213,23 @@ def test_parquet_sizes_are_those_of_the_pages(tmp_path):
                 assert (sizes.width is None) == (column.physical_type == "BYTE_ARRAY")
 
 
-def test_parquet_whose_footer_lies_about_its_pages_is_refused(tmp_path):
+def test_parquet_whose_footer_lies_about_its_pages_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow_readers, "_BATCH_BYTES", 2**26)
     path = tmp_path / "x.parquet"
-    texts = pa.table({"text": ["y" * 2**25] * 17})
+    texts = pa.table({"text": ["y" * 2**22] * 17})
     options = {"use_dictionary": False, "store_schema": False, "write_statistics": False}
     pyarrow.parquet.write_table(texts, path, compression="zstd", **options)
     whole = path.read_bytes()
     column = pyarrow.parquet.read_metadata(path).row_group(0).column(0)
     size = zigzag(column.total_uncompressed_size)
     assert whole.count(size) == 2  # of the column, and of the row group
-    smaller = zigzag(4_000_000)
+    smaller = zigzag(500_000)
     assert len(smaller) < len(size)  # so zeros follow, which do not change the value
     padded = [*smaller[:-1], smaller[-1] | 128, *[128] * (len(size) - len(smaller) - 1), 0]
     path.write_bytes(whole.replace(size, bytes(padded)))
     forged = pyarrow.parquet.read_metadata(path).row_group(0)
-    assert forged.total_byte_size == forged.column(0).total_uncompressed_size == 4_000_000
-    with pytest.raises(UserError, match=r"its rows have 570,.* bytes: no texts are so alike"):
+    assert forged.total_byte_size == forged.column(0).total_uncompressed_size == 500_000
+    with pytest.raises(UserError, match=r"its rows have 71,.* bytes: no texts are so alike"):
         next(Parquet(path).rows(0, 1))
 
 

@@ -47,8 +47,9 @@ def run(library, *cases):
     ("size", "kernel", "worlds"),
     [
         ("small", "plain", (1, 8)),
-        pytest.param("small", "efficient", (1, 8), marks=pytest.mark.exhaustive),
-        ("xl", "efficient", (8,)),
+        ("small", "efficient", (8,)),
+        pytest.param("small", "efficient", (1,), marks=pytest.mark.exhaustive),
+        pytest.param("xl", "efficient", (8,), marks=pytest.mark.exhaustive),
         pytest.param("xl", "plain", (1, 64), marks=pytest.mark.exhaustive),
         pytest.param("xxl", "efficient", (1, 8, 64), marks=pytest.mark.exhaustive),
     ],
@@ -136,7 +137,7 @@ def test_fake_gpu_memory_of_an_adapter_is_at_most_planned(library, gradients):
     ("size", "gradients", "limit"),
     [
         pytest.param("xl", FUSED, 14.4, marks=pytest.mark.exhaustive),
-        pytest.param("xl", OFFLOAD, 14.4, marks=pytest.mark.slow),
+        pytest.param("xl", OFFLOAD, 14.4, marks=pytest.mark.exhaustive),
         pytest.param("xxl", FUSED, 72, marks=pytest.mark.exhaustive),
         pytest.param("xxl", OFFLOAD, 72, marks=pytest.mark.exhaustive),
     ],
@@ -173,7 +174,7 @@ def test_fake_gpu_ranking_waits_once_for_each_batch(library):
 
 def test_fake_gpu_decoding_waits_once_for_each_token(library):
     # After each token, the CPU asks whether all examples have ended; then it reads the result.
-    (batch,) = run(library, {"work": "decode", "size": "xl"})
+    (batch,) = run(library, {"work": "decode", "size": "small"})
     assert batch["waits"]["generator.generate"] <= 16 + 2
     assert batch["waits"].keys() == {"generator.generate"}
 

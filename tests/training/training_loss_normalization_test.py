@@ -88,17 +88,17 @@ def test_loss_per_sequence_is_the_mean_of_each_examples_mean(examples, steps):
     assert abs(over_tokens - expected) > 1e-3  # the two averages differ on these examples
 
 
+@pytest.mark.parametrize("settings", one_quick([{"params": MICROBATCHES}, {"mesh": "batch:2"}]))
 @pytest.mark.parametrize("pack", one_quick([True, False]))
-def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, steps, pack):
+def test_loss_per_sequence_does_not_depend_on_microbatches_or_mesh(examples, steps, pack, settings):
     batch = add_loss_weights(filled(examples, pack=pack), "sequences")
     weights, expected = steps.weights(), steps.step(batch)
-    for settings in ({"params": MICROBATCHES}, {"mesh": "batch:2"}):
-        other = weighted_steps(**settings)
-        assert other.graph.microbatches == (4 if "params" in settings else 1)
-        other.load(weights)
-        values = other.step(batch)
-        for name in ("loss", "gradient_square", "nll"):
-            assert values[name] == pytest.approx(expected[name], rel=1e-4), name
+    other = weighted_steps(**settings)
+    assert other.graph.microbatches == (4 if "params" in settings else 1)
+    other.load(weights)
+    values = other.step(batch)
+    for name in ("loss", "gradient_square", "nll"):
+        assert values[name] == pytest.approx(expected[name], rel=1e-4), name
 
 
 def test_loss_average_refuses_another_normalization():
