@@ -174,9 +174,12 @@ def _dataclass_reader(kind: Any) -> Callable[[Any, str], Any]:
         if issubclass(kind, OpenRecord):
             value = {name: x for name, x in value.items() if name in readers and x is not None}
         if not required <= value.keys() <= readers.keys():
-            missing = "".join(sorted(required - value.keys())[:1])
-            unknown = sorted(value.keys() - readers.keys())
-            fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing}'"
+            unknown, missing = value.keys() - readers.keys(), required - value.keys()
+            fault = (
+                f"the unknown field {min(unknown)!r:.40}"
+                if unknown
+                else f"no field '{min(missing)}'"
+            )
             raise ValueError(f"{location} has {fault}. Another version may have written it")
         return kind(**{name: readers[name](x, f"{location}.{name}") for name, x in value.items()})
 

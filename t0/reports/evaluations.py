@@ -23,7 +23,6 @@ belong to checkpoints of one training run, so they form a series over steps. Opt
 missing. If a file or field is malformed, a UserError names it.
 """
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -63,30 +62,21 @@ _GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
 
 
-@dataclass(frozen=True)
-class RankedTask:
-    """One prompt of one dataset in one run. Accuracy and chance are in percent.
+@dataclass(frozen=True, kw_only=True)
+class RankedTask(TaskRecord):
+    """One prompt of one dataset in one run, with the fields of the results file.
+
+    If there are per-example scores, accuracy, chance and the number of examples are computed from
+    the scores.
 
     Attributes:
-      chance: the accuracy of guessing. With per-example scores, it is 100 / number of choices,
-        averaged over the examples. Without them, it is the value in the results file, or None.
-      metrics: metric -> value in the results file; None if it is undefined.
-      excluded: reason -> number of examples that were left out for this reason.
+      accuracy: in percent.
       scores: the per-example scores; None if the file with the scores is missing.
     """
 
     name: str
-    dataset: str
-    prompt: str
-    group: str
-    examples: int
     accuracy: float
-    chance: float | None
-    metrics: Mapping[str, float | None]
     scores: ExampleScores | None
-    excluded: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    truncated_inputs: int | None = None
-    truncated_targets: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,28 +95,19 @@ class Prediction:
     row: str | int | None = None
 
 
-@dataclass(frozen=True)
-class DecodedTask:
-    """One task of one run in mode `eval`.
+@dataclass(frozen=True, kw_only=True)
+class DecodedTask(TaskRecord):
+    """One task of one run in mode `eval`, with the fields of the results file.
 
     Attributes:
-      metrics: metric -> value for the whole task; None for an undefined value.
       groups: name of a group of examples -> metric -> value for this group.
-      signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
       predictions_file: the file of all predictions; None if it is unknown or missing.
-      intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
       results_file: the file with the metrics.
     """
 
     name: str
-    metrics: Mapping[str, float | None]
     groups: Mapping[str, Mapping[str, float | None]]
-    signatures: Mapping[str, str]
-    examples: int
-    truncated_inputs: int | None
-    truncated_targets: int | None
     predictions_file: Path | None
-    intervals: Mapping[str, tuple[float, float]]
     results_file: Path
 
 
@@ -356,34 +337,24 @@ def _make_ranked_task(
     name: str, record: TaskRecord, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
     """Returns the task; None if the accuracy is missing in both its record and its scores."""
-    metrics = _check_metrics(record.metrics, where)
-    accuracy, examples, chance = record.metrics.get("accuracy"), record.examples, record.chance
+    metrics, accuracy = _check_metrics(record.metrics, where), record.metrics.get("accuracy")
     if accuracy is not None and not 0 <= accuracy <= 100:
         raise UserError(
             f"{where}.metrics.accuracy is {accuracy!r:.80}; expected 0 to 100 (percent)."
         )
     if scores:
-        _check_agreement(scores, accuracy, examples, sum(record.excluded.values()), where)
-        examples, accuracy, chance = len(scores), scores.accuracy, scores.chance
+        _check_agreement(scores, accuracy, record.examples, sum(record.excluded.values()), where)
+        record = replace(record, examples=len(scores), chance=scores.chance)
+        accuracy = scores.accuracy
     if accuracy is None:
         return None
     if not record.dataset:
         raise UserError(f"{where} has no field 'dataset'.")
     dataset = _dataset_key(record.dataset, name)
-    return RankedTask(
-        name=name,
-        dataset=dataset,
-        prompt=record.prompt or name,
-        group=record.group or _default_group(dataset),
-        examples=examples,
-        accuracy=float(accuracy),
-        chance=chance,
-        metrics=metrics,
-        excluded=record.excluded,
-        scores=scores,
-        truncated_inputs=record.truncated_inputs,
-        truncated_targets=record.truncated_targets,
-    )
+    names = {"dataset": dataset, "prompt": record.prompt or name}
+    names["group"] = record.group or _default_group(dataset)
+    fields = vars(record) | names | {"metrics": metrics}
+    return RankedTask(**fields, name=name, accuracy=float(accuracy), scores=scores)
 
 
 def _check_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float | None]:
@@ -461,15 +432,10 @@ def _make_decoded_task(name: str, record: TaskRecord, path: Path) -> DecodedTask
         if low > high:
             raise UserError(f"{where}.intervals.{metric} is {low, high}; expected low, then high.")
     return DecodedTask(
+        **vars(record) | {"metrics": whole},
         name=name,
-        metrics=whole,
         groups=groups,
-        signatures=record.signatures,
-        examples=record.examples,
-        truncated_inputs=record.truncated_inputs,
-        truncated_targets=record.truncated_targets,
         predictions_file=_find_predictions_file(record.predictions, path, where),
-        intervals=record.intervals,
         results_file=path,
     )
 

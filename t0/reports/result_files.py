@@ -53,6 +53,14 @@ class TaskRecord(OpenRecord):
     """A task in a results file.
 
     Rank evaluations write the fields from `dataset` to `decoded`. Mode `eval` writes those after it.
+
+    Attributes:
+      metrics: metric -> value; None if it is undefined.
+      chance: the accuracy of guessing, in percent.
+      excluded: reason -> number of examples that were left out for this reason.
+      signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
+      intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
+      predictions: the file of all predictions, relative to the folder of the results.
     """
 
     examples: Count
