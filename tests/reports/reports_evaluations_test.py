@@ -67,8 +67,8 @@ def test_results_file_that_is_invalid_is_refused(results, name):
 
 def test_results_file_optional_fields_may_be_missing(tmp_path):
     path = tmp_path / "results_7.json"
-    task = {"dataset": "sciq", "examples": 3, "metrics": {"accuracy": 25}}
-    path.write_text(json.dumps({"schema": 1, "tasks": {"sciq_q": task}}))
+    task = {"dataset": "sciq", "examples": 3, "metrics": {"accuracy": 25}, "chance": None}
+    path.write_text(json.dumps({"schema": 1, "tasks": {"sciq_q": task | {"of_later_versions": 1}}}))
     (run,) = read_runs([path])
     assert run.step == 7
     assert (run.tasks[0].prompt, run.tasks[0].chance, run.tasks[0].scores) == ("sciq_q", None, None)
