@@ -8,6 +8,8 @@ range of a number.
 """
 
 import dataclasses
+import functools
+import itertools
 import json
 import math
 import posixpath
@@ -41,6 +43,13 @@ class Range:
 
     least: float
     most: float = LARGEST
+
+
+class OpenRecord:
+    """The base of dataclasses for files that other programs and versions also write.
+
+    Fields that the dataclass does not have are ignored, and a field that is null counts as missing.
+    """
 
 
 Count = Annotated[int, Range(0)]
@@ -93,33 +102,88 @@ def read_plain(value: Any, kind: Any, location: str) -> Any:
     Raises:
       ValueError: the value has a wrong type or is out of range.
     """
-    if kind is Any:
-        return value
+    return _reader(kind)(value, location)
+
+
+@functools.cache
+def _reader(kind: Any) -> Callable[[Any, str], Any]:
+    """Returns `read_plain` for one type. A type is analyzed once, because files have many lines."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda value, location: value
     if origin is Annotated:
-        return _read_number(value, *arguments, location)
-    if origin is Literal and isinstance(value, str) and value in arguments:
-        return value
-    if origin in (types.UnionType, typing.Union):
-        return _read_union(value, arguments, location)
-    if dataclasses.is_dataclass(kind):
-        return _read_dataclass(value, kind, location)
-    if origin in (tuple, Sequence) and isinstance(value, list | tuple):
-        endless = origin is Sequence or arguments[-1] is Ellipsis
-        types_ = [arguments[0]] * len(value) if endless else arguments
-        if len(types_) == len(value):
-            pairs = enumerate(zip(value, types_, strict=True))
-            return tuple(read_plain(x, type_, f"{location}[{n}]") for n, (x, type_) in pairs)
-    if origin is Mapping and isinstance(value, Mapping):
-        return {
-            name: read_plain(x, arguments[1], f"{location}.{name}") for name, x in value.items()
-        }
-    if kind in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return functools.partial(_read_number, *arguments)
+    if kind in (int, float):
         most = LARGEST if kind is int else sys.float_info.max
-        return _read_number(value, kind, Range(-most, most), location)
-    if origin is None and type(value) is kind:
+        return functools.partial(_read_number, kind, Range(-most, most))
+    if origin in (types.UnionType, typing.Union):
+        rest = [kind for kind in arguments if kind is not types.NoneType]
+        # A JSON object can be a dataclass or a mapping. Every other JSON value has a plain type.
+        composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
+        plain = [kind for kind in rest if kind not in composed]
+        objects, others = _reader((composed or plain)[0]), _reader((plain or composed)[0])
+        return functools.partial(_read_union, len(rest) < len(arguments), objects, others)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    if origin in (tuple, Sequence):
+        readers = [_reader(argument) for argument in arguments if argument is not Ellipsis]
+        endless = origin is Sequence or arguments[-1] is Ellipsis
+        return functools.partial(_read_sequence, readers, endless)
+    if origin is Mapping:
+        return functools.partial(_read_mapping, _reader(arguments[1]))
+    return functools.partial(_read_exactly, kind, arguments if origin is Literal else ())
+
+
+def _read_exactly(kind: Any, literals: Sequence[str], value: Any, location: str) -> Any:
+    if type(value) is kind or isinstance(value, str) and value in literals:
         return value
     raise _misfit_error(value, location, _name_of(kind))
+
+
+def _read_sequence(readers: Sequence[Any], endless: bool, value: Any, location: str) -> Any:
+    if not isinstance(value, list | tuple) or not endless and len(value) != len(readers):
+        raise _misfit_error(value, location, "a list")
+    pairs = enumerate(zip(value, itertools.cycle(readers), strict=False))
+    return tuple([read(x, f"{location}[{n}]") for n, (x, read) in pairs])
+
+
+def _read_mapping(read: Any, value: Any, location: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _misfit_error(value, location, "an object")
+    return {name: read(x, f"{location}.{name}") for name, x in value.items()}
+
+
+def _read_union(optional: bool, objects: Any, others: Any, value: Any, location: str) -> Any:
+    if value is None and optional:
+        return None
+    return (objects if isinstance(value, Mapping) else others)(value, location)
+
+
+def _dataclass_reader(kind: Any) -> Callable[[Any, str], Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    readers = {name: _reader(hint) for name, hint in hints.items()}
+    required = {
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+
+    def read(value: Any, location: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise _misfit_error(value, location, "an object")
+        if issubclass(kind, OpenRecord):
+            value = {name: x for name, x in value.items() if name in readers and x is not None}
+        if not required <= value.keys() <= readers.keys():
+            unknown, missing = value.keys() - readers.keys(), required - value.keys()
+            fault = (
+                f"the unknown field {min(unknown)!r:.40}"
+                if unknown
+                else f"no field '{min(missing)}'"
+            )
+            raise ValueError(f"{location} has {fault}. Another version may have written it")
+        return kind(**{name: readers[name](x, f"{location}.{name}") for name, x in value.items()})
+
+    return read
 
 
 def is_plain(kind: Any) -> bool:
@@ -136,7 +200,9 @@ def is_plain(kind: Any) -> bool:
     return kind in (bool, int, float, str, types.NoneType)
 
 
-def _read_number(value: Any, kind: Any, allowed: Range, location: str) -> int | float:
+def _read_number(kind: Any, allowed: Range, value: Any, location: str) -> int | float:
+    if type(value) is kind and allowed.least <= value <= allowed.most:
+        return value
     # Booleans are rejected here, because True and False are integers in Python. The value 4.0 is
     # accepted for an integer, because JSON does not distinguish 4.0 from 4.
     expected = _describe_range(kind, allowed)
@@ -192,33 +258,3 @@ def _name_of(kind: Any) -> str:
         return " or ".join(map(repr, typing.get_args(kind)))
     names = {tuple: "a list", Sequence: "a list", Mapping: "an object"} | _IN_WORDS
     return names.get(origin or kind) or kind.__name__
-
-
-def _read_union(value: Any, kinds: tuple[Any, ...], location: str) -> Any:
-    if value is None and types.NoneType in kinds:
-        return None
-    rest = [kind for kind in kinds if kind is not types.NoneType]
-    # A JSON object can be a dataclass or a mapping. Every other JSON value has a plain type.
-    composed = [kind for kind in rest if dataclasses.is_dataclass(kind)]
-    plain = [kind for kind in rest if kind not in composed]
-    fitting = composed if isinstance(value, Mapping) and composed else plain or composed
-    return read_plain(value, fitting[0], location)
-
-
-def _read_dataclass(value: Any, kind: Any, location: str) -> Any:
-    if not isinstance(value, Mapping):
-        raise _misfit_error(value, location, "an object")
-    hints = typing.get_type_hints(kind, include_extras=True)
-    unknown = sorted(value.keys() - hints.keys())
-    required = {
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    }
-    missing = sorted(required - value.keys())
-    if unknown or missing:
-        fault = f"the unknown field {unknown[0]!r:.40}" if unknown else f"no field '{missing[0]}'"
-        raise ValueError(f"{location} has {fault}. Another version may have written it")
-    return kind(
-        **{name: read_plain(x, hints[name], f"{location}.{name}") for name, x in value.items()}
-    )

@@ -26,21 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from t0.config.plain_data import Positive
 from t0.errors import UserError, reading
 from t0.files import path_inside, paths
 from t0.files.any_path import any_path
 from t0.reports import accuracies
 from t0.reports.accuracies import Grid
 from t0.reports.evaluations import EvaluatedRun, RankedTask, tasks_by_dataset
-from t0.reports.example_scores import EXAMPLE, ROW
-from t0.reports.result_files import (
-    field,
-    is_integer,
-    json_object,
-    read_json_lines,
-    read_text,
-    read_values,
-)
+from t0.reports.result_files import EXAMPLE, ROW, field, json_object, read_json_lines, read_text
 from t0.reports.statistics import (
     FIXED,
     crossed_mean,
@@ -55,6 +48,7 @@ RESULT = "overlap.json"
 # least this many overlapping examples.
 FEWEST = 5
 _SCORE_EVAL = "_score_eval"
+_Object = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,20 +102,20 @@ def read_overlap(path: Path) -> Overlap:
     content = json_object(read_text(path), path)
     if content.get("kind") != "overlap" or content.get("schema") != SCHEMA:
         raise UserError(f"{path}: expected the output of this version's `t0 overlap`")
-    run = field(content, "run", "an object", path)
-    ngrams = field(run, "ngrams", "a list", f"{path}: run")
-    if not ngrams or not all(map(is_integer, ngrams)):
-        raise UserError(f"{path}: 'ngrams' must be lengths in words, got {ngrams!r:.80}")
-    numbered_by = field(run, "numbered_by", "a text", f"{path}: run", default=EXAMPLE)
+    run = field(content, "run", _Object, path)
+    ngrams = field(run, "ngrams", Sequence[Positive], f"{path}: run")
+    if not ngrams:
+        raise UserError(f"{path}: run.ngrams is []; expected lengths in words")
+    numbered_by = field(run, "numbered_by", str, f"{path}: run", default=EXAMPLE)
     examples = {
-        task: field(dataset_counts, "rows", "an integer", f"{path}: {task}")
+        task: field(dataset_counts, "rows", int, f"{path}: {task}")
         if numbered_by == ROW
-        else field(tally, "texts", "an integer", f"{path}: {task}")
-        for dataset_counts in read_values(content, "datasets", "an object", path).values()
-        for task, tally in read_values(dataset_counts, "prompts", "an object", path).items()
+        else field(tally, "texts", int, f"{path}: {task}")
+        for dataset_counts in field(content, "datasets", Mapping[str, _Object], path).values()
+        for task, tally in field(dataset_counts, "prompts", Mapping[str, _Object], path).items()
     }
-    rows_record = field(content, "rows", "an object", path)
-    name = field(rows_record, "file", "a text", f"{path}: rows")
+    rows_record = field(content, "rows", _Object, path)
+    name = field(rows_record, "file", str, f"{path}: rows")
     rows_path = any_path(path_inside(str(path.parent), name))
     with reading(rows_path):
         checksum = paths.sha256(rows_path)
@@ -131,9 +125,9 @@ def read_overlap(path: Path) -> Overlap:
         )
     return Overlap(
         path=path,
-        split=field(run, "eval_split", "a text", f"{path}: run"),
+        split=field(run, "eval_split", str, f"{path}: run"),
         ngram=ngrams[0],
-        train=tuple(map(str, field(run, "train", "a list", f"{path}: run"))),
+        train=field(run, "train", Sequence[str], f"{path}: run"),
         examples=examples,
         rows=_read_overlapping_rows(rows_path, str(ngrams[0])),
         numbered_by=numbered_by,
@@ -143,9 +137,9 @@ def read_overlap(path: Path) -> Overlap:
 def _read_overlapping_rows(path: Path, ngram: str) -> dict[str, set[int]]:
     rows_by_task: dict[str, set[int]] = {}
     for where, line in read_json_lines(path):
-        for task, example in read_values(line, "prompts", "an object", where).items():
-            if field(example, "overlaps", "an object", where).get(ngram):
-                row = field(example, "idx", "an integer", where)
+        for task, example in field(line, "prompts", Mapping[str, _Object], where).items():
+            if field(example, "overlaps", _Object, where).get(ngram):
+                row = field(example, "idx", int, where)
                 rows_by_task.setdefault(task, set()).add(row)
     return rows_by_task
 

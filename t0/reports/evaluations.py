@@ -14,12 +14,6 @@ mode `eval` has the metrics of decoded text:
     runs[0].label, runs[0].tasks[0].accuracy     # ('tiny, step 1,000', 54.15)
     runs[0].decoded[0].metrics                   # {'bleu': 21.3}
 
-This is the record of a task in mode `eval`:
-
-    {"metrics": {"bleu": 21.3}, "intervals": {"bleu": [20.1, 22.5]},
-     "signatures": {"bleu": "nrefs:1|..."}, "examples": 2737, "truncated_inputs": 0,
-     "truncated_targets": 4, "predictions": "predictions/mt_1000.jsonl"}
-
 If a task has the metrics "rougeL" and "rougeL_for_data_to_text", the second one is the "rougeL" of
 the examples in the group "data_to_text". An undefined metric (NaN or null), for example the
 correlation of constant predictions, is None.
@@ -29,7 +23,6 @@ belong to checkpoints of one training run, so they form a series over steps. Opt
 missing. If a file or field is malformed, a UserError names it.
 """
 
-import dataclasses
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,11 +32,15 @@ from typing import Any
 
 from t0.errors import UserError, printable
 from t0.progress import ProgressLine
-from t0.reports.example_scores import EXAMPLE, ROW, ExampleScores, read_scores, with_answers
+from t0.reports.example_scores import ExampleScores, read_scores, with_answers
 from t0.reports.lm_eval_samples import read_harness
 from t0.reports.plots import Mark, run_letter
 from t0.reports.published import held_out_titles
 from t0.reports.result_files import (
+    EXAMPLE,
+    ROW,
+    ResultsFile,
+    TaskRecord,
     distinct_names,
     field,
     file_step,
@@ -53,8 +50,8 @@ from t0.reports.result_files import (
     json_object,
     load_results,
     read_json_lines,
+    read_record,
     read_text,
-    read_values,
 )
 
 # The largest difference, in percentage points, between an accuracy in the results and the same
@@ -65,30 +62,21 @@ _GROUP_ORDER = {"held-out": 0, "training": 1}
 _ANLI_ROUND = re.compile(r"(?:^|[_/])r([123])(?:_score_eval)?$")
 
 
-@dataclass(frozen=True)
-class RankedTask:
-    """One prompt of one dataset in one run. Accuracy and chance are in percent.
+@dataclass(frozen=True, kw_only=True)
+class RankedTask(TaskRecord):
+    """One prompt of one dataset in one run, with the fields of the results file.
+
+    If there are per-example scores, accuracy, chance and the number of examples are computed from
+    the scores.
 
     Attributes:
-      chance: the accuracy of guessing. With per-example scores, it is 100 / number of choices,
-        averaged over the examples. Without them, it is the value in the results file, or None.
-      metrics: metric -> value in the results file; None if it is undefined.
-      excluded: reason -> number of examples that were left out for this reason.
+      accuracy: in percent.
       scores: the per-example scores; None if the file with the scores is missing.
     """
 
     name: str
-    dataset: str
-    prompt: str
-    group: str
-    examples: int
     accuracy: float
-    chance: float | None
-    metrics: Mapping[str, float | None]
     scores: ExampleScores | None
-    excluded: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    truncated_inputs: int | None = None
-    truncated_targets: int | None = None
 
 
 @dataclass(frozen=True)
@@ -107,28 +95,19 @@ class Prediction:
     row: str | int | None = None
 
 
-@dataclass(frozen=True)
-class DecodedTask:
-    """One task of one run in mode `eval`.
+@dataclass(frozen=True, kw_only=True)
+class DecodedTask(TaskRecord):
+    """One task of one run in mode `eval`, with the fields of the results file.
 
     Attributes:
-      metrics: metric -> value for the whole task; None for an undefined value.
       groups: name of a group of examples -> metric -> value for this group.
-      signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
       predictions_file: the file of all predictions; None if it is unknown or missing.
-      intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
       results_file: the file with the metrics.
     """
 
     name: str
-    metrics: Mapping[str, float | None]
     groups: Mapping[str, Mapping[str, float | None]]
-    signatures: Mapping[str, str]
-    examples: int
-    truncated_inputs: int | None
-    truncated_targets: int | None
     predictions_file: Path | None
-    intervals: Mapping[str, tuple[float, float]]
     results_file: Path
 
 
@@ -254,16 +233,16 @@ def _read_run(path: Path) -> EvaluatedRun:
     content = load_results(path)
     if is_harness(content):
         return _read_harness_run(content, path)
-    facts = field(content, "run", "an object", path, default={})
-    notes = facts.pop("notes", [])
-    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
-        raise UserError(f"{path}: run.notes must be a list of texts, got {notes!r:.80}.")
-    step = field(facts, "step", "an integer", f"{path}: run", default=file_step(path))
-    run = _make_run(path, facts, step, notes)
-    if facts.get("mode") in ("eval", "perplexity"):
-        facts.pop("mode")
-        return replace(run, decoded=_read_decoded_tasks(content, path))
-    tasks, skipped = _read_ranked_tasks(content, path, step)
+    results = read_record(content, ResultsFile, path)
+    is_decoded = results.run.mode in ("eval", "perplexity")
+    hidden = ("notes", "mode") if is_decoded else ("notes",)
+    facts = {name: x for name, x in (content.get("run") or {}).items() if name not in hidden}
+    step = file_step(path) if results.run.step is None else results.run.step
+    run = _make_run(path, facts, step, results.run.notes)
+    if is_decoded:
+        tasks = results.tasks.items()
+        return replace(run, decoded=tuple([_make_decoded_task(*task, path) for task in tasks]))
+    tasks, skipped = _read_ranked_tasks(results, path, step)
     return replace(run, tasks=tasks, skipped=skipped, notes=(*run.notes, *_note_numbers(tasks)))
 
 
@@ -333,21 +312,17 @@ def _with_unique_labels(runs: Sequence[EvaluatedRun]) -> tuple[EvaluatedRun, ...
 
 
 def _read_ranked_tasks(
-    content: Mapping[str, Any], path: Path, step: int | None
+    results: ResultsFile, path: Path, step: int | None
 ) -> tuple[tuple[RankedTask, ...], tuple[str, ...]]:
     """Returns the tasks with an accuracy, and the names of the tasks without an accuracy."""
     tasks, skipped = [], []
-    facts = field(content, "run", "an object", path, default={})
-    run_numbering = field(facts, "numbered_by", "a text", f"{path}: run", default=EXAMPLE)
-    records = sorted(read_values(content, "tasks", "an object", path).items())
-    with ProgressLine(len(records), unit="task", doing="reading scores") as progress:
-        for name, record in records:
-            where = f"{path}: task '{name}'"
-            numbering = field(record, "numbered_by", "a text", where, default=run_numbering)
-            scores = _read_task_scores(path, name, step, decoded="decoded" in record)
+    with ProgressLine(len(results.tasks), unit="task", doing="reading scores") as progress:
+        for name, record in sorted(results.tasks.items()):
+            numbering = record.numbered_by or results.run.numbered_by
+            scores = _read_task_scores(path, name, step, decoded=record.decoded is not None)
             if scores:
                 scores = replace(scores, numbered_by=ROW if numbering == ROW else EXAMPLE)
-            task = _make_ranked_task(name, record, where=where, scores=scores)
+            task = _make_ranked_task(name, record, f"{path}: tasks.{name}", scores)
             if task is None:
                 skipped.append(name)
             else:
@@ -370,43 +345,34 @@ def _read_task_scores(
 
 
 def _make_ranked_task(
-    name: str, record: Mapping[str, Any], *, where: str, scores: ExampleScores | None
+    name: str, record: TaskRecord, where: str, scores: ExampleScores | None
 ) -> RankedTask | None:
     """Returns the task; None if the accuracy is missing in both its record and its scores."""
-    metrics = field(record, "metrics", "an object", where)
-    excluded = read_values(record, "excluded", "a count", where, default={})
-    examples = field(record, "examples", "a count", where)
-    percentage = "a percentage from 0 to 100"
-    for kind in ("a finite number", percentage):
-        accuracy = field(metrics, "accuracy", kind, f"{where}: metrics", default=None)
-    chance = field(record, "chance", percentage, where, default=None)
+    metrics, accuracy = _check_metrics(record.metrics, where), record.metrics.get("accuracy")
+    if accuracy is not None and not 0 <= accuracy <= 100:
+        raise UserError(
+            f"{where}.metrics.accuracy is {accuracy!r:.80}; expected 0 to 100 (percent)."
+        )
     if scores:
-        _check_agreement(scores, accuracy, examples, sum(excluded.values()), where)
-        examples, accuracy, chance = len(scores), scores.accuracy, scores.chance
+        _check_agreement(scores, accuracy, record.examples, sum(record.excluded.values()), where)
+        record = replace(record, examples=len(scores), chance=scores.chance)
+        accuracy = scores.accuracy
     if accuracy is None:
         return None
-    dataset = _dataset_key(field(record, "dataset", "a text", where), name)
-    cuts = ("truncated_inputs", "truncated_targets")
-    return RankedTask(
-        name=name,
-        dataset=dataset,
-        prompt=field(record, "prompt", "a text", where, default=name),
-        group=field(record, "group", "a text", where, default="") or _default_group(dataset),
-        examples=examples,
-        accuracy=float(accuracy),
-        chance=finite(chance),
-        metrics=_check_metrics(metrics, where),
-        excluded=excluded,
-        scores=scores,
-        **{key: field(record, key, "an integer", where, default=None) for key in cuts},
-    )
+    if not record.dataset:
+        raise UserError(f"{where} has no field 'dataset'.")
+    dataset = _dataset_key(record.dataset, name)
+    names = {"dataset": dataset, "prompt": record.prompt or name}
+    names["group"] = record.group or _default_group(dataset)
+    fields = vars(record) | names | {"metrics": metrics}
+    return RankedTask(**fields, name=name, accuracy=float(accuracy), scores=scores)
 
 
 def _check_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float | None]:
     """Returns metric -> value; None for an undefined value, which is NaN or null."""
     for metric, value in metrics.items():
         if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
-            raise UserError(f"{where}: '{metric}' must be a number, got {value!r:.80}.")
+            raise UserError(f"{where}.metrics.{metric} is {value!r:.80}; expected a number.")
     return {metric: finite(value) for metric, value in metrics.items()}
 
 
@@ -459,39 +425,19 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
 # Results of mode `eval`, which are metrics of decoded text.
 
 
-def _read_decoded_tasks(content: Mapping[str, Any], path: Path) -> tuple[DecodedTask, ...]:
-    return tuple(
-        _make_decoded_task(name, record, f"{path}: task '{name}'", path)
-        for name, record in read_values(content, "tasks", "an object", path).items()
-    )
-
-
-def _make_decoded_task(name: str, record: Mapping[str, Any], where: str, path: Path) -> DecodedTask:
-    raw_metrics = field(record, "metrics", "an object", where, default={})
-    whole, groups = _split_by_group(_check_metrics(raw_metrics, where))
-    cuts = ("truncated_inputs", "truncated_targets")
+def _make_decoded_task(name: str, record: TaskRecord, path: Path) -> DecodedTask:
+    where = f"{path}: tasks.{name}"
+    whole, groups = _split_by_group(_check_metrics(record.metrics, where))
+    for metric, (low, high) in record.intervals.items():
+        if low > high:
+            raise UserError(f"{where}.intervals.{metric} is {low, high}; expected low, then high.")
     return DecodedTask(
+        **vars(record) | {"metrics": whole},
         name=name,
-        metrics=whole,
         groups=groups,
-        signatures=read_values(record, "signatures", "a text", where, default={}),
-        examples=field(record, "examples", "an integer", where),
-        **{key: field(record, key, "an integer", where, default=None) for key in cuts},
-        predictions_file=_find_predictions_file(record, path, where),
-        intervals=_read_intervals(record, where),
+        predictions_file=_find_predictions_file(record.predictions, path, where),
         results_file=path,
     )
-
-
-def _read_intervals(record: Mapping[str, Any], where: str) -> dict[str, tuple[float, float]]:
-    intervals = read_values(record, "intervals", "a list", where, default={})
-    for metric, ends in intervals.items():
-        if len(ends) != 2 or None in map(finite, ends) or ends[0] > ends[1]:
-            raise UserError(
-                f"{where}: the interval of '{metric}' must be two numbers, the lower first, "
-                f"got {ends!r:.80}."
-            )
-    return {metric: (float(low), float(high)) for metric, (low, high) in intervals.items()}
 
 
 def _split_by_group(
@@ -509,14 +455,12 @@ def _split_by_group(
     return whole, groups
 
 
-def _find_predictions_file(record: Mapping[str, Any], path: Path, where: str) -> Path | None:
-    name = field(record, "predictions", "a text", where, default=None)
+def _find_predictions_file(name: str | None, path: Path, where: str) -> Path | None:
     if name is None:
         return None
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\\" in name:
         raise UserError(
-            f"{where}: 'predictions' must be a path below the folder of the results, "
-            f"got {name!r:.80}."
+            f"{where}.predictions is {name!r:.80}; expected a path below the folder of the results."
         )
     file = path.parent / name
     return file if file.is_file() else None
@@ -530,7 +474,8 @@ def read_predictions(file: Path) -> Iterator[Prediction]:
         line.
     """
     if file.suffix == ".json":
-        examples = field(json_object(read_text(file), file), "examples", "a list", file, default=[])
+        content = json_object(read_text(file), file)
+        examples = field(content, "examples", Sequence[Any], file, default=())
         records = ((f"{file}: example {n}", example) for n, example in enumerate(examples))
     else:
         records = read_json_lines(file)

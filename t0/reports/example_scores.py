@@ -1,21 +1,9 @@
 """Reads per-example scores (`scores/<task>_<step>.jsonl`) as a stream into compact arrays.
 
-Each line is an example, in the order of the dataset:
-
-    {"idx": 3, "choices": [{"text": "True", "log_likelihood": -0.4, "tokens": 2},
-                           {"text": "False", "log_likelihood": -1.2, "tokens": 2}],
-     "gold": 1, "prediction": 0}
-
-Optional fields are: `inputs`, the prompted text; `document`, a text or number that is equal in all
-rows of one document; and `tokens` and `characters`, the lengths of a choice.
-
-`lm_eval_samples` converts samples of lm-evaluation-harness to such records. One file of samples may
-contain all prompts of a dataset.
-
-If answers were decoded for the same prompts, they are in `answers/<task>_<step>.jsonl`, with one
-line for each example:
-
-    {"idx": 3, "answer": "Trve", "exact_match": false}
+Each line is a `ScoreLine`, in the order of the dataset. `lm_eval_samples` converts samples of
+lm-evaluation-harness to such lines. One file of samples may contain all prompts of a dataset. If
+answers were decoded for the same prompts, `answers/<task>_<step>.jsonl` has one line for each
+example.
 
     scores = read_scores(Path("eval/scores/super_glue_rte_GPT_3_style_score_eval_1000.jsonl"))
     scores.accuracy, scores.confidence.mean()    # 54.15, 0.61
@@ -42,16 +30,15 @@ from typing import Any
 
 import numpy as np
 
+from t0.config.plain_data import Count, OpenRecord
 from t0.errors import UserError
 from t0.measures import rank_measures
 from t0.measures.choice_lengths import LENGTHS, best_by
-from t0.reports.result_files import field, read_json_lines
+from t0.reports.result_files import EXAMPLE, ROW, field, read_json_lines, read_record
 
 # Log-likelihoods may be rounded. So a prediction is accepted if the difference between its
 # log-likelihood and the highest one is at most this.
 _ROUNDING_NATS = 1e-4
-# The values of `numbered_by` in results files. Results without it are numbered by example.
-ROW, EXAMPLE = "row", "example"
 # Statistic of an example -> its type in `ExampleScores`.
 _TYPES = {
     "idx": np.int64,
@@ -63,6 +50,28 @@ _TYPES = {
     "tied": bool,
     "texts": np.uint32,
 }
+
+
+@dataclasses.dataclass
+class ScoredChoice(OpenRecord):
+    """A choice: its log-likelihood in nats, and its lengths."""
+
+    text: str
+    log_likelihood: float
+    tokens: Count | None = None
+    characters: Count | None = None
+
+
+@dataclasses.dataclass
+class ScoreLine(OpenRecord):
+    """An example's line. The document is a text or number, equal in all rows of one document."""
+
+    idx: Count
+    gold: Count
+    prediction: Count
+    choices: Sequence[ScoredChoice]
+    document: Any = None
+    numbered_by: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,16 +187,12 @@ class ScoreColumns:
           record: a line of the file.
           where: the file and line, for messages.
         """
-        choices = field(record, "choices", "a list", where)
-        if not choices or not all(isinstance(choice, dict) for choice in choices):
-            raise UserError(f"{where}: 'choices' must be one or more objects, got {choices!r:.80}.")
         if not _has_gold(record):
             return False
-        texts = tuple([field(choice, "text", "a text", where) for choice in choices])
-        likelihoods = [float(field(c, "log_likelihood", "a finite number", where)) for c in choices]
-        idx, gold, prediction = (
-            field(record, key, "a count", where) for key in ("idx", "gold", "prediction")
-        )
+        line = read_record(record, ScoreLine, where)
+        idx, gold, prediction, choices = line.idx, line.gold, line.prediction, line.choices
+        texts = tuple([choice.text for choice in choices])
+        likelihoods = [choice.log_likelihood for choice in choices]
         if max(gold, prediction) >= len(choices):
             raise UserError(
                 f"{where}: 'gold' or 'prediction' is not one of {len(choices)} choices."
@@ -201,15 +206,11 @@ class ScoreColumns:
         if idx in self._seen:
             raise UserError(f"{where}: idx {idx} occurs twice. Evaluate this task again.")
         self._seen.add(idx)
-        self._numbered_by.add(record.get("numbered_by"))
+        self._numbered_by.add(line.numbered_by)
         if len(self._labels) < 2:
             self._labels.add(texts)
-        tokens, characters = (
-            [field(choice, key, "a count", where, default=None) for choice in choices]
-            for key in LENGTHS
-        )
-        characters = [len(t) if n is None else n for t, n in zip(texts, characters, strict=True)]
-        document = record.get("document")
+        tokens = [choice.tokens for choice in choices]
+        characters = [len(c.text) if c.characters is None else c.characters for c in choices]
         self._rows.append(
             (
                 *(idx, gold, prediction, prediction == gold),
@@ -217,7 +218,7 @@ class ScoreColumns:
                 len(choices),
                 likelihoods.count(best) > 1,
                 _compute_checksum(inputs_of(record), texts),
-                None if document is None else str(document),
+                None if line.document is None else str(line.document),
                 None if None in tokens else best_by(likelihoods, tokens) == gold,
                 best_by(likelihoods, characters) == gold,
             )
@@ -270,8 +271,8 @@ def with_answers(scores: ExampleScores, path: Path) -> ExampleScores:
     """
     correct_by_idx = {}
     for where, record in read_json_lines(path):
-        idx = field(record, "idx", "a count", where)
-        correct_by_idx[idx] = field(record, "exact_match", "true or false", where)
+        idx = field(record, "idx", Count, where)
+        correct_by_idx[idx] = field(record, "exact_match", bool, where)
     missing = [idx for idx in scores.idx.tolist() if idx not in correct_by_idx]
     if missing:
         raise UserError(

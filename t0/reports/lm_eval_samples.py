@@ -165,7 +165,7 @@ def _read_facts(
       with_eos: [True] if the choices of these tasks were scored with EOS, [False] if they were
         scored without it, and both values if tasks differ.
     """
-    config = field(content, "config", "an object", path, default={})
+    config = field(content, "config", Mapping[str, Any], path, default={})
     arguments = config.get("model_args")
     if isinstance(arguments, dict):
         arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
@@ -221,17 +221,15 @@ def _exported_sample(
       OtherTask: if the sample's `doc` does not come from `t0 export-eval`.
       UserError: if the sample is malformed, or a choice has no log-likelihood.
     """
-    doc = field(record, "doc", "an object", where)
+    doc = field(record, "doc", Mapping[str, Any], where)
     if any(doc.get(key) is None for key in _ROW):
         raise OtherTask(
             f"{where}: t0 did not export task '{task}' of lm-evaluation-harness. Its rows have "
             f"{', '.join(map(str, doc))[:120] or 'no fields'}; expected {', '.join(_ROW)}. "
             f"Evaluate with {_EXPORT}."
         )
-    name, dataset, prompt = (
-        field(doc, key, "a text", where) for key in ("task", "dataset", "prompt")
-    )
-    texts = field(doc, "choices", "a list", where)
+    name, dataset, prompt = (field(doc, key, str, where) for key in ("task", "dataset", "prompt"))
+    texts = field(doc, "choices", Sequence[str], where)
     values = _read_likelihoods(record, len(texts), where)
     choices = [
         {"text": text, "log_likelihood": value} for text, value in zip(texts, values, strict=True)
@@ -239,7 +237,7 @@ def _exported_sample(
     line = {key: doc[key] for key in ("idx", "inputs", "gold")} | {"choices": choices}
     line["numbered_by"] = doc.get("numbered_by")
     line["prediction"] = values.index(max(values)) if values else None
-    return (name, dataset, prompt), line, doc.get("continuations") != texts
+    return (name, dataset, prompt), line, doc.get("continuations") != [*texts]
 
 
 def _read_likelihoods(record: Mapping[str, Any], count: int, where: str) -> list[float]:
@@ -263,8 +261,8 @@ def _check_count(content: Mapping[str, Any], task: str, lines: int, file: Path) 
     Raises:
       UserError: if the file has more or fewer samples.
     """
-    counts = field(content, "n-samples", "an object", file, default={})
-    effective = field(counts, task, "an object", file, default={}).get("effective", lines)
+    counts = field(content, "n-samples", Mapping[str, Any], file, default={})
+    effective = field(counts, task, Mapping[str, Any], file, default={}).get("effective", lines)
     if effective != lines:
         raise UserError(
             f"{file} has {lines:,} samples, but lm-evaluation-harness evaluated {effective}. The "

@@ -1,4 +1,4 @@
-"""Finds and loads the result files of evaluations, and checks their fields.
+"""Finds and loads the result files of evaluations, and declares their fields.
 
     eval/results_1000.json      rank evaluation, mode `score_eval`
     eval/decoded_1000.json      the tasks' metrics of decoded text, mode `eval`
@@ -6,33 +6,85 @@
 
     paths = find_results([Path("eval")])
     content = load_results(paths[0])
-    tasks = field(content, "tasks", "an object", paths[0])
-
-    >>> field({"step": 3}, "step", "an integer", "results_3.json")
-    3
-    >>> field({}, "step", "an integer", "results_3.json", default=None)
+    results = read_record(content, ResultsFile, paths[0])
+    [*results.tasks], results.run.step           # (["sciq_q"], 1000)
 
 Texts are untrusted. JSON can contain control characters and lone surrogates. They are replaced by
 visible escapes, so they never reach a terminal, plot or page.
 
 Assumptions: the kind of a file is determined by the mode in its `run` object, so files may be
-renamed. A null field counts as missing. Booleans, NaN and infinities are not numbers.
+renamed. A null field counts as missing. Booleans, NaN and infinities are not numbers, except that
+a metric may be NaN.
 """
 
+import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
+from t0.config.plain_data import Count, OpenRecord, Range, read_plain
 from t0.errors import UserError, printable
 from t0.files import paths, untrusted
 from t0.files.any_path import any_path, read_lines
 
 SCHEMA = 1
 PATTERNS = ("results_*.json", "decoded_*.json", "perplexity_*.json")
-_STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
+# The values of `numbered_by`. Results without it are numbered by example.
+ROW, EXAMPLE = "row", "example"
+Percentage = Annotated[float, Range(0, 100)]
 _MISSING = object()
+_STEP = re.compile(r"(?:results|decoded|perplexity)_(\d+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord(OpenRecord):
+    """The object `run` of a results file: the facts that reports read. They show all facts."""
+
+    mode: Any = None
+    step: int | None = None
+    numbered_by: str = EXAMPLE
+    notes: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskRecord(OpenRecord):
+    """A task in a results file.
+
+    Rank evaluations write the fields from `dataset` to `decoded`. Mode `eval` writes those after it.
+
+    Attributes:
+      metrics: metric -> value; None if it is undefined.
+      chance: the accuracy of guessing, in percent.
+      excluded: reason -> number of examples that were left out for this reason.
+      signatures: metric -> sacreBLEU's signature, which identifies how the metric was computed.
+      intervals: metric -> the ends of its 95 % interval, if the evaluation computed an interval.
+      predictions: the file of all predictions, relative to the folder of the results.
+    """
+
+    examples: Count
+    metrics: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    truncated_inputs: int | None = None
+    truncated_targets: int | None = None
+    dataset: str = ""
+    prompt: str = ""
+    group: str = ""
+    numbered_by: str = ""
+    chance: Percentage | None = None
+    excluded: Mapping[str, Count] = dataclasses.field(default_factory=dict)
+    decoded: Any = None
+    signatures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    predictions: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ResultsFile(OpenRecord):
+    """A results file. Its schema is checked by `load_results`."""
+
+    tasks: Mapping[str, TaskRecord]
+    run: RunRecord = RunRecord()
 
 
 def find_results(paths: Iterable[Path]) -> list[Path]:
@@ -80,9 +132,9 @@ def load_results(path: Path) -> dict[str, Any]:
     """
     content = json_object(read_text(path), path)
     if not is_harness(content):
-        schema = field(content, "schema", "an integer", path)
+        schema = content.get("schema")
         if schema != SCHEMA:
-            raise UserError(f"{path} has schema {schema}; this version reads schema {SCHEMA}.")
+            raise UserError(f"{path} has schema {schema!r:.40}; expected schema {SCHEMA}.")
     return content
 
 
@@ -182,48 +234,33 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# Kind of a field -> a function that returns whether a value is of this kind.
-_KINDS: dict[str, Callable[[Any], bool]] = {
-    "a text": lambda value: isinstance(value, str),
-    "an object": lambda value: isinstance(value, dict),
-    "a list": lambda value: isinstance(value, list),
-    "true or false": lambda value: isinstance(value, bool),
-    "an integer": is_integer,
-    "a count": lambda value: is_integer(value) and value >= 0,
-    "a finite number": lambda value: finite(value) is not None,
-    "a percentage from 0 to 100": lambda value: finite(value) is not None and 0 <= value <= 100,
-}
+def read_record(value: object, kind: Any, where: object, name: str = "") -> Any:
+    """Converts a value from JSON to a type, such as `ResultsFile`, with `read_plain`.
+
+    Args:
+      where: the file and line, for messages.
+      name: the name of the value in the file, for messages.
+
+    Raises:
+      UserError: if the value, or a value in it, has a wrong type or is out of range.
+    """
+    try:
+        return read_plain(value, kind, name)
+    except ValueError as error:
+        raise UserError(f"{where}: {str(error).lstrip('. ')}.") from error
 
 
 def field(
-    record: Mapping[str, Any], key: str, kind: str, where: object, *, default: Any = _MISSING
+    record: Mapping[str, Any], key: str, kind: Any, where: object, *, default: Any = _MISSING
 ) -> Any:
-    """Returns `record[key]`, which must be of a kind; the default if the key is missing.
+    """Returns `record[key]` as a type; the default, if any, if the key is missing or null.
 
-    Args:
-      kind: a key of `_KINDS`.
-      where: the file and record, for messages.
-      default: the value of a missing field; by default, a missing field is an error.
-
-    Raises:
-      UserError: if the field is missing and has no default, or if its value is of another kind.
+    See `read_record` for the arguments and errors.
     """
     value = record.get(key)
-    if value is None:
-        if default is _MISSING:
-            raise UserError(f"{where}: the field '{key}' is missing.")
+    if value is None and default is not _MISSING:
         return default
-    if not _KINDS[kind](value):
-        raise UserError(f"{where}: '{key}' must be {kind}, got {value!r:.80}.")
-    return value
-
-
-def read_values(
-    record: Mapping[str, Any], key: str, kind: str, where: object, *, default: Any = _MISSING
-) -> dict[str, Any]:
-    """Returns the object `record[key]`, whose values must all be of a kind; see `field`."""
-    values = field(record, key, "an object", where, default=default)
-    return {name: field(values, name, kind, f"{where}: {key}") for name in values}
+    return read_record(value, kind, where, key)
 
 
 def distinct_names(paths: Collection[PurePath]) -> dict[PurePath, str]:

@@ -149,7 +149,7 @@ def no_object(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (no_object, "'x' must be an object, got 3"),
+        (no_object, "prompts.x is 3; expected an object"),
         (unfinished, "does not exist. Give the --output folder of a finished `t0 overlap`"),
         (damaged_rows, "does not match its checksum in "),
         (other_schema, "expected the output of this version's `t0 overlap`"),

@@ -39,14 +39,14 @@ BAD_LINES = {
     ),
     "missing score": (
         {"idx": 1, "choices": [{"text": "a"}], "gold": 0, "prediction": 0},
-        "'log_likelihood' is missing",
+        r"choices\[0\] has no field 'log_likelihood'",
     ),
     "gold out of range": (example_line(1, [-1.0, -2.0], 2), "2 choices"),
     "prediction is not the best": (
         example_line(1, [-1.0, -2.0], 0, prediction=1),
         "not the choice",
     ),
-    "no choices": ({"idx": 1, "choices": [], "gold": 0, "prediction": 0}, "one or more objects"),
+    "no choices": ({"idx": 1, "choices": [], "gold": 0, "prediction": 0}, "0 choices"),
     "no idx": ({**example_line(1, [-1.0], 0), "idx": None}, "'idx'"),
     "idx twice": (example_line(0, [-1.0, -2.0], 0), "twice"),
     "cut short": ('{"idx": 1, "choi', "not valid JSON"),

@@ -135,7 +135,7 @@ def without_row(record):
         (without_likelihoods, "must have a log-likelihood for each of the 2 choices, got ['rain']"),
         (one_missing, "Run lm_eval again on the exported tasks"),
         (not_a_number, "'filtered_resps' must have a log-likelihood"),
-        (without_row, "'idx' must be a count, got -2"),
+        (without_row, "line 1: idx is -2; expected a whole number from 0"),
     ],
 )
 def test_lm_eval_damaged_samples_name_file_line_and_remedy(theirs, edit, told):

@@ -78,7 +78,7 @@ def test_decoded_answers_are_reported_next_to_ranking(judged, tmp_path):
     with pytest.raises(UserError, match="rte_a_100.jsonl has no answer for idx 9, which .*scores"):
         read_runs([path])
     write_answers(folder, "rte_a", [{"idx": 0, "answer": "x", "exact_match": 1}])
-    with pytest.raises(UserError, match="line 1: 'exact_match' must be true or false, got 1"):
+    with pytest.raises(UserError, match="line 1: exact_match is 1; expected True or False"):
         read_runs([path])
 
 

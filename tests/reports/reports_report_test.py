@@ -84,9 +84,9 @@ def test_report_of_invalid_results_keeps_the_earlier_report(two_runs, tmp_path):
     content = json.loads(two_runs[0].read_text())
     content["tasks"]["rte_0_score_eval"]["metrics"]["accuracy"] = float("nan")
     two_runs[0].write_text(json.dumps(content))
-    with pytest.raises(UserError, match="finite"):
+    with pytest.raises(UserError, match="accuracy is nan"):
         write_report(two_runs, paths.html.parent)
-    with pytest.raises(UserError, match="finite"):
+    with pytest.raises(UserError, match="accuracy is nan"):
         write_report(two_runs, tmp_path / "new")
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
     assert not (tmp_path / "new").exists()

@@ -168,7 +168,7 @@ def test_error_message_escapes_control_characters(tmp_path, capsys):
     with pytest.raises(SystemExit):
         t0_main.main(["report", f"no\x1b[2J\r{path}", "--output", str(tmp_path / "out")])
     message = capsys.readouterr().err
-    assert f"tasks: '{SHOWN}' must be an object" in message
+    assert f"tasks.{SHOWN} is 3; expected an object" in message
     assert r"no\x1b[2J\r" in message
     assert not UNPRINTABLE.search(message)
     assert "\r" not in message
@@ -214,13 +214,13 @@ def test_deeply_nested_json_error_message_is_one_line(tmp_path, nested):
 
 def test_results_with_huge_integers_are_refused(folder, evaluation):
     lines = [example_line(10**30, [-1.0, -2.0], 0)]
-    with pytest.raises(UserError, match="'idx' must be a count"):
+    with pytest.raises(UserError, match="idx is 1000.*; expected a whole number from 0"):
         read_runs([evaluation().add("a", "sciq", "q", lines).write()])
     lines = [example_line(1, [-1.0, -(10**400)], 0, prediction=0)]
-    with pytest.raises(UserError, match="must be a finite number"):
+    with pytest.raises(UserError, match="log_likelihood is -1000.*; expected a number"):
         read_runs([evaluation("other").add("a", "sciq", "q", lines).write()])
     path = Decoded(folder, step=1).add("a", {"em": 10**400}, [], examples=10**30).write()
-    with pytest.raises(UserError, match="'examples' must be an integer"):
+    with pytest.raises(UserError, match="examples is 1000.*; expected a whole number"):
         read_runs([path])
 
 

@@ -30,7 +30,8 @@ PACKAGES = tuple(
 # Reports are made from files alone, and the PyTorch engine from plain data.
 ONLY = {
     "reports": {
-        *("absent_classes", "errors", "files", "measures", "progress", "reports", "text_tables")
+        *("absent_classes", "config", "errors", "files", "measures", "progress", "reports"),
+        "text_tables",
     },
     "torch": {
         *(

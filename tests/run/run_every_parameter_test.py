@@ -26,6 +26,7 @@ from t0.run.configured_run import ConfiguredRun
 from t0.run.parsed_run import ParsedRun
 from t0.torch import schedules
 from t0.training import graph
+from t0.training.schedules import SCHEDULES
 from tests.helpers.programs import loaded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,11 +47,7 @@ CHOSEN = (
     "t0.AdamWOptimizer",
     "t0.AdamWScaleOptimizer",
     "t0.MomentumSGDOptimizer",
-    "t0.constant_with_warmup",
-    "t0.cosine_with_warmup",
-    "t0.linear_with_warmup",
-    "t0.rsqrt",
-    "t0.rsqrt_then_linear",
+    *(f"t0.{name}" for name in SCHEDULES),
 )
 
 
