@@ -63,7 +63,8 @@ def test_half_surrogate_in_caching_of_recipes(server, recipes_data, tmp_path):
     words = [f"--data_dir={recipes_data}"]
     text = refusal(cache(server, tmp_path / "bad", *words, **names))
     for task, folder in RECIPES.items():
-        assert f"{task} split 'train': {recipes_data / folder / 'train.json'}, row 3 (the first" in text
+        path = recipes_data / folder / "train.json"
+        assert f"{task} split 'train': {path}, row 3 (the first" in text
     done = cache(server, tmp_path / "good", "--skip_bad_rows", *words, **names)
     assert done.status == 0, done.err
     for task, folder in RECIPES.items():
