@@ -11,7 +11,6 @@ import pytest
 
 from tests.end_to_end.t5x_guides import (
     EVALUATION,
-    EXAMPLES,
     FILES,
     INFERENCE,
     LENGTHS,

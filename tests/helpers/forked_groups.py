@@ -26,7 +26,8 @@ from tests.helpers.confined import confinement
 # number of groups that their files form. Elsewhere each file is a group.
 GROUPS = {"end_to_end": 1, "examples": 1, "reports": 1, "torch": 4, "caching": 4}
 # Folders whose files take long start first, so that the processes end at about the same time.
-LONG = tuple("end_to_end torch caching training reports rehearsal inference evaluation".split())
+LONG = ("end_to_end", "torch", "caching", "training", "rehearsal", "inference", "evaluation")
+LONG += ("reports",)
 
 
 def pytest_addoption(parser):
