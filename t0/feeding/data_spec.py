@@ -173,6 +173,9 @@ def _present_features(
     All tasks of a mixture have the same features. T5 also drops a missing feature, such as the
     inputs of a language modeling task.
     """
+    if objective_of(task, lengths) is not None:
+        # It makes each feature that the task lists. SeqIO would trace T5's graph for seconds.
+        return set(task.output_features)
     with tf.Graph().as_default():
         dataset = task.get_dataset(
             lengths, split=split, use_cached=use_cached, shuffle=False, num_epochs=1

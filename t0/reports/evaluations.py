@@ -414,10 +414,10 @@ def _read_harness_run(content: Mapping[str, Any], path: Path) -> EvaluatedRun:
     results = read_harness(content, path)
     tasks = []
     for name, ((_, dataset, prompt), scores) in sorted(results.tasks.items()):
-        record = {"dataset": dataset, "prompt": prompt, "examples": len(scores)}
-        record["metrics"] = {"accuracy": scores.accuracy}
+        metrics = {"accuracy": scores.accuracy}
+        record = TaskRecord(dataset=dataset, prompt=prompt, examples=len(scores), metrics=metrics)
         where = f"{path}: task '{name}'"
-        tasks.append(_make_ranked_task(name, record, where=where, scores=scores))
+        tasks.append(_make_ranked_task(name, record, where, scores))
     run = _make_run(path, results.facts, None, results.notes)
     return replace(run, tasks=tuple(tasks), skipped=results.skipped)
 

@@ -248,7 +248,9 @@ def panel_pictures(
             panel.draw(axes)
         for axes in grid.flat[len(panels) :]:
             axes.set_axis_off()
-    return {"png": png_bytes(figure), **vector_bytes(figure)}
+    png = png_bytes(figure)
+    figure.set_layout_engine("none")  # the other formats keep the positions, which take long
+    return {"png": png, **vector_bytes(figure)}
 
 
 def png_bytes(figure: "Figure") -> bytes:

@@ -173,9 +173,11 @@ def test_hidden_label_examples_are_left_out_of_the_score(score):
     assert "6 inputs of 1 tasks" in done.out  # the rows without a target are not cached
 
 
+@pytest.mark.usefixtures("cached")
 def test_ctrl_c_saves_and_prints_how_to_resume(command, tmp_path):
-    steps = "--gin_param=run.train_steps = 1000000"
-    done = command(f"--model_dir={tmp_path}", *TRAIN, steps, interrupt_at="step 1/")
+    words = ["--gin_param=run.train_steps = 1000000"]
+    words += ["--gin_param=mesh_train_dataset_fn.use_cached = True"]  # rendering takes longer
+    done = command(f"--model_dir={tmp_path}", *TRAIN, *words, interrupt_at="step 1/")
     assert done.status == 130
     assert "Traceback" not in done.err
     assert re.search(r"stopped by SIGINT at step (\d+) of 1,000,000: everything so far", done.out)

@@ -143,7 +143,7 @@ def model_dir(trained):
 
 
 @pytest.fixture(scope="session")
-def scored(model_dir, world):
+def scored(model_dir, server, world):
     """The published rank evaluation command, made small; what it printed, and its results."""
     arguments = world.recipe(
         recipes.EVALUATE,
@@ -153,8 +153,8 @@ def scored(model_dir, world):
         TPU_SIZE="v3-128",
         TRAIN_STEPS=1112200,
     )
-    done = world.run("t5_mesh_transformer", *arguments, *SMALL)
-    assert done.returncode == 0, done.stderr
+    done = server.run(*arguments, *SMALL)
+    assert done.status == 0, done.err
     path = model_dir / "validation_eval" / "results_20.json"
     return done, json.loads(path.read_text())
 

@@ -66,7 +66,7 @@ def test_model_directory_has_checkpoint_gin_file_and_command(trained, world):
 
 def test_rank_evaluation_prints_each_task(scored):
     done, results = scored
-    lines = done.stdout.splitlines()
+    lines = done.out.splitlines()
     assert any(line.startswith("restored ") for line in lines)
     assert [task for task in TASKS for line in lines if f"  {task}: 30 examples" in line] == [
         *TASKS
@@ -75,8 +75,8 @@ def test_rank_evaluation_prints_each_task(scored):
     assert {
         "no --tpu: running on one device (the TPU topology 'v3-128' is ignored)",
         "no checkpoint of step 1,112,200: using the closest, 20",
-    } <= set(done.stderr.splitlines())
-    assert not NOISE.search(done.stdout + done.stderr)
+    } <= set(done.err.splitlines())
+    assert not NOISE.search(done.out + done.err)
     assert results["run"]["step"] == 20
     assert set(results["tasks"]) == set(TASKS)
 

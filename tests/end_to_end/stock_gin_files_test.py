@@ -17,28 +17,46 @@ def variables(checkpoint):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_adapters_are_the_only_weights_trained(command, pretrained, tmp_path):
-    words = [*TRAIN, *ADAPTERS, f"--checkpoint={pretrained}"]
-    done = command(f"--model_dir={tmp_path}", *words)
+@pytest.fixture(scope="module")
+def adapters(command, pretrained, tmp_path_factory):
+    """A run that trained adapters to step 3, with a checkpoint of each step; its command."""
+    folder = tmp_path_factory.mktemp("adapters")
+    words = [f"--model_dir={folder}", *TRAIN, *ADAPTERS, f"--checkpoint={pretrained}"]
+    words.append("--gin_param=run.save_checkpoints_steps = 1")
+    done = command(*words)
     assert done.status == 0, done.err
-    before, after = variables(f"{pretrained}/model.ckpt-1"), variables(f"{tmp_path}/model.ckpt-3")
+    return done, folder, words
+
+
+def check_adapters(pretrained, folder, first, second):
+    """Only the adapters differ between two checkpoints; all else is as it was pretrained."""
+    before = variables(f"{pretrained}/model.ckpt-1")
+    after, later = (variables(f"{folder}/model.ckpt-{step}") for step in (first, second))
     new = {name for name in after.keys() - before.keys() if "_slot_" not in name}
     assert len(new) == 2 * 4  # in a block of each stack: wi, wi_1 or its like, wo and the norm
     assert all("/task_adapter/" in name for name in new)
-    assert "left random: " in done.out
-    weights = {name for name in before if "_slot_" not in name and name != "global_step"}
-    assert all(np.array_equal(before[name], after[name]) for name in weights)
-    assert "training from step 1 to 3" in done.out
-    # The second start goes on from the run's own checkpoint, and the adapters have learnt.
-    done = command(f"--model_dir={tmp_path}", *words, "--gin_param=run.train_steps = 4")
-    assert done.status == 0, done.err
-    later = variables(f"{tmp_path}/model.ckpt-4")
     assert all(not np.array_equal(after[name], later[name]) for name in new if "norm" not in name)
+    weights = {name for name in before if "_slot_" not in name and name != "global_step"}
     assert all(np.array_equal(before[name], later[name]) for name in weights)
+
+
+def test_adapters_are_the_only_weights_trained(command, pretrained, adapters):
+    done, folder, _ = adapters
+    assert "left random: " in done.out
+    assert "training from step 1 to 3" in done.out
+    check_adapters(pretrained, folder, 2, 3)
     # Rank evaluation reads the adapters with the same gin file.
-    done = command(f"--model_dir={tmp_path}", *EVALUATE, ADAPTERS[0], *LATEST)
+    done = command(f"--model_dir={folder}", *EVALUATE, ADAPTERS[0], *LATEST)
     assert done.status == 0, done.err
-    assert (tmp_path / "validation_eval" / "results_4.json").exists()
+    assert (folder / "validation_eval" / "results_3.json").exists()
+
+
+@pytest.mark.slow
+def test_adapters_resume_from_the_checkpoint_of_their_run(command, pretrained, adapters):
+    _, folder, words = adapters
+    done = command(*words, "--gin_param=run.train_steps = 4")
+    assert done.status == 0, done.err
+    check_adapters(pretrained, folder, 3, 4)
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ import pytest
 
 from tests.end_to_end.t5x_guides import (
     EVALUATION,
-    EXAMPLES,
     FILES,
     INFERENCE,
     LENGTHS,
@@ -45,19 +44,26 @@ def t5x_command(command, prepared_tfds, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def t5x_checkpoint(t5x_command):
-    words = f"--gin_file={EXAMPLES}/t5_1_1_base_wmt_from_scratch.gin"
-    words += " --gin.MODEL_DIR=\"'${MODEL_DIR}'\""
-    done, folder = t5x_command(words, *SHORT, "--gin.TRAIN_STEPS=2")
-    assert "training from step 0 to 2: 2 sequences" in done.out
-    return folder / "model.ckpt-2"
+def pretraining(t5x_command):
+    """What the guide's first command prints, and its model directory."""
+    words, last = TRAINING["pretraining"]
+    return t5x_command(words, *SHORT, f"--gin.TRAIN_STEPS={last}")
+
+
+@pytest.fixture(scope="module")
+def t5x_checkpoint(pretraining):
+    return pretraining[1] / "model.ckpt-2"
 
 
 @pytest.mark.parametrize("name", one_quick(TRAINING))
-def test_t5x_training_command_runs_to_its_end(t5x_command, t5x_checkpoint, name):
+def test_t5x_training_command_runs_to_its_end(t5x_command, pretraining, t5x_checkpoint, name):
     words, last = TRAINING[name]
     more = [*SHORT, f"--gin.TRAIN_STEPS={last}"]
-    done, folder = t5x_command(words, *more, checkpoint=t5x_checkpoint)
+    done, folder = (
+        pretraining
+        if name == "pretraining"
+        else t5x_command(words, *more, checkpoint=t5x_checkpoint)
+    )
     assert f"trained to step {last}: {folder}/model.ckpt-{last}" in done.out
     assert f"training from step {last - 2} to {last}: 2 sequences" in done.out
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").open()]

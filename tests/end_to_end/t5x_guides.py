@@ -92,6 +92,11 @@ TRAINING = {
         " --gin.INIT_CHECKPOINT=\"'${CHECKPOINT_PATH}'\"",
         4,
     ),
+    "from scratch": (
+        f"--gin_file={EXAMPLES}/t5_1_1_base_wmt_from_scratch.gin"
+        " --gin.MODEL_DIR=\"'${MODEL_DIR}'\"",
+        2,
+    ),
     "own folder": (
         "--gin_search_paths=${PROJECT_DIR} --gin_file=t5_1_1_base_de_en.gin"
         " --gin.MODEL_DIR=\"'${MODEL_DIR}'\"",

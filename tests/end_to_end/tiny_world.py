@@ -76,6 +76,24 @@ def _lay_out_faulty(data, rng):
             withheld = -1 if hidden == 1 else None
             row["label"] = withheld if index % hidden == 0 else row["label"]
         write_rows(data / name / "validation.jsonl", mixed)
+    _lay_out_halves(data / "moods")
+
+
+# Half of a surrogate pair in two rows. A window of packed rows reads the training data once.
+HALVES_ROWS, HALVES = 280, (3, 11)
+
+
+def halves_texts():
+    """The texts of a dataset with half characters."""
+    words = ("cut \ud83d" if number in HALVES else "sun" for number in range(HALVES_ROWS))
+    return [f"wet {word} {number}" for number, word in enumerate(words)]
+
+
+def _lay_out_halves(folder):
+    write_templates(folder, {"ask": ("{{text}} Good? ||| {{answer_choices[label]}}", "no ||| yes")})
+    for split in ("train", "validation"):
+        rows = [{"text": text, "label": i % 2} for i, text in enumerate(halves_texts())]
+        write_rows(folder / f"{split}.jsonl", rows)
 
 
 def _train_vocabulary(folder, rng):

@@ -24,9 +24,10 @@ from tests.helpers.confined import confinement
 
 # Folders whose files share what takes long to make (a trained model, a server of commands), and the
 # number of groups that their files form. Elsewhere each file is a group.
-GROUPS = {"end_to_end": 1, "examples": 1, "torch": 4, "caching": 4}
+GROUPS = {"end_to_end": 1, "examples": 1, "reports": 1, "torch": 4, "caching": 4}
 # Folders whose files take long start first, so that the processes end at about the same time.
 LONG = ("end_to_end", "torch", "caching", "training", "rehearsal", "inference", "evaluation")
+LONG += ("reports",)
 
 
 def pytest_addoption(parser):

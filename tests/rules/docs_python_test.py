@@ -45,8 +45,11 @@ def test_python_page_renders_prompts(tmp_path):
     assert len(out.splitlines()) == 10
 
 
-def test_python_page_makes_a_seqio_task(reviews):
-    first, second = run(reviews, "-c", PROGRAMS[1]).splitlines()
+@pytest.mark.usefixtures("clean_registries")
+def test_python_page_makes_a_seqio_task(reviews, monkeypatch, capsys):
+    monkeypatch.chdir(reviews)
+    exec(PROGRAMS[1], {})
+    first, second = capsys.readouterr().out.splitlines()
     assert re.match(
         r"b'a (dull|fine) film \d+\\n\\nWhich stars is it: bad, good\?' \[.* 1\]", first
     )
