@@ -74,6 +74,7 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "folders with cached tasks, comma-separated",
     },
     "split": {"default": "validation", "help": "the split (default: validation)"},
+    "quiet": {"action": "store_true", "help": "print only results, warnings and errors"},
     "json": {"action": "store_true", "help": "print JSON instead of a table"},
     "adapter": {
         "action": "append",

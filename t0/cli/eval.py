@@ -36,6 +36,7 @@ from t0.cli.arguments import (
 )
 from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, printable
+from t0.progress import ProgressLine
 from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
+    add_shared(parser, "quiet")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -89,6 +91,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.checkpoint is None:
         raise UserError("no checkpoint: t0 eval CHECKPOINT")
+    other_folders.check_packages(args.checkpoint)
     _apply_starter_folder(args)
     args.tasks = args.tasks or reproduce.TASKS
     if args.reproduce:
@@ -109,6 +112,7 @@ def main(args: argparse.Namespace) -> int:
     lengths = parse_lengths(args.lengths) or None
     path, source = prepared_checkpoint.locate(args.checkpoint)
     path = model_directory.choose_best_checkpoint(path)
+    other_folders.check_packages(path)  # of a model from the hub
     name = Path(source.rpartition("@")[0] or source).name
     is_t5 = not other_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
@@ -124,7 +128,8 @@ def main(args: argparse.Namespace) -> int:
     if args.adapter:
         path = adapter_folders.join(adapters, path, str(output))
     engine, run = prepare(path, source, output, args)
-    run(_evaluation(args, str(output), lengths, shard, engine))
+    with ProgressLine.hidden(hides=args.quiet):
+        run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
@@ -206,7 +211,7 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
 def _prepare_with_transformers(
     path: str, source: str, output: Path, args: argparse.Namespace
 ) -> _Prepared:
-    """Checks the flags and the packages for a model that transformers evaluates."""
+    """Checks the flags for a model that transformers evaluates."""
     del output
     if args.engine == "tensorflow":
         raise UserError(
@@ -221,9 +226,6 @@ def _prepare_with_transformers(
     from t0.run.models import choose_engine
 
     engine = choose_engine("torch", args.device)
-    from t0.torch.pretrained_folder import import_transformers
-
-    import_transformers()  # reports a missing package
     return engine, functools.partial(_run_with_transformers, path, source)
 
 
