@@ -17,6 +17,7 @@ t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_s
 import argparse
 import functools
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -81,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
-    add_shared(parser, "quiet")
+    add_shared(parser, "quiet", "json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -94,11 +95,13 @@ def main(args: argparse.Namespace) -> int:
     other_folders.check_packages(args.checkpoint)
     _apply_starter_folder(args)
     args.tasks = args.tasks or reproduce.TASKS
+    if args.json and args.num_shards:
+        raise UserError("--json prints the results of a whole evaluation: leave out --num_shards")
     if args.reproduce:
         reproduce.check_flags(args)
     if args.skip_absent and args.cache_dirs:
         raise UserError(
-            "--skip_absent is about datasets, but --cache_dirs reads caches: use one of them"
+            "--skip_absent is about datasets, but --additional_task_cache_dirs reads caches: use one of them"
         )
     if "://" in (args.output or ""):
         raise UserError(
@@ -128,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
     if args.adapter:
         path = adapter_folders.join(adapters, path, str(output))
     engine, run = prepare(path, source, output, args)
-    with ProgressLine.hidden(hides=args.quiet):
+    with ProgressLine.hidden(hides=args.quiet or args.json):
         run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
@@ -245,8 +248,8 @@ def _evaluation(
         check_few_shot_tasks(names, few_shot)
         if caches:
             raise UserError(
-                "--num_fewshot renders its prompts during the evaluation, but --cache_dirs reads "
-                "caches: use one of them"
+                "--num_fewshot renders its prompts during the evaluation, but "
+                "--additional_task_cache_dirs reads caches: use one of them"
             )
     if not caches:
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
@@ -308,11 +311,14 @@ def _report(output: Path, args: argparse.Namespace) -> int:
         notes = [f"At most {args.limit:,} examples of each task: {sample}."]
     report = read_report(files, notes=notes, metrics_paths=args.metrics)
     written = report.write(output / "report")
-    print()
-    for line in report.lines(terminal_width()):
-        print(printable(line))
-    if args.reproduce:
-        for run in report.runs:
-            reproduce.print_table(run, output)
-    print(f"report: {printable(str(written.html))}")
+    with ProgressLine.hidden(hides=args.json):
+        print()
+        for line in report.lines(terminal_width()):
+            print(printable(line))
+        if args.reproduce:
+            for run in report.runs:
+                reproduce.print_table(run, output)
+        print(f"report: {printable(str(written.html))}")
+    if args.json:
+        print(json.dumps(report.data(), allow_nan=False))
     return 0

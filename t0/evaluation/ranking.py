@@ -280,7 +280,7 @@ def _score_checkpoint(
                 dataset = task.facts.dataset
                 entries[dataset][task.name] = results.add(task, with_scores(task, scores))
                 if len(entries[dataset]) == remaining[dataset]:
-                    progress.print(_dataset_line(dataset, entries[dataset]))
+                    progress.print(dataset_line(dataset, entries[dataset]))
     seconds = progress.seconds
     print(
         f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
@@ -319,7 +319,7 @@ def _decode(
         say(f"{result.KIND}: {result.write()}")
 
 
-def _dataset_line(dataset: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
+def dataset_line(dataset: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
     """Returns the line about the prompts of a dataset. A single prompt has its own name."""
     name = dataset if len(entries) > 1 else next(iter(entries))
 

@@ -1,9 +1,9 @@
 """Lists missing splits in one table, with the file in which each split's rows are expected.
 
-    absent_table([AbsentSplit("anli", None, "dev_r1"), AbsentSplit("super_glue", "rte", "test")])
-    # dataset         split   put its rows into
-    # anli            dev_r1  /data/anli/default/dev_r1.jsonl
-    # super_glue/rte  test    /data/super_glue/rte/test.jsonl
+absent_table([AbsentSplit("anli", None, "dev_r1"), AbsentSplit("super_glue", "rte", "test")])
+# dataset         split   put its rows into
+# anli            dev_r1  /data/anli/default/dev_r1.jsonl
+# super_glue/rte  test    /data/super_glue/rte/test.jsonl
 """
 
 from collections.abc import Iterable
