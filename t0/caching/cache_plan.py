@@ -293,7 +293,7 @@ def make_plan(
     splits: list[TaskSplit] = []
     skipped: dict[str, str] = {}
     faults: dict[str, list[str]] = {}
-    missing: dict[str, Sequence[AbsentSplit]] = {}  # message -> the splits that it names
+    missing: dict[str, list[AbsentSplit]] = {}  # message -> the splits that it names
     lacking = False
     for name in names:
         try:
@@ -302,7 +302,8 @@ def make_plan(
             faults.setdefault(str(error), []).append(name)
             if isinstance(error, AbsentData):
                 lacking = True
-                missing |= {str(error): error.splits} if error.splits else {}
+                if error.splits:
+                    missing.setdefault(str(error), []).extend(error.splits)
             continue
         if isinstance(decided, str):
             skipped[name] = decided
