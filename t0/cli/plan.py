@@ -138,9 +138,11 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     if args.price is not None and not args.gpu:
         raise UserError(f"--price needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(flag_values, slice_=False)
-    from t0.run import gpu_plan
+    from t0.run import gpu_plan, spec_from_gin
 
-    start_step = _bind_steps(flag_values, None)
+    # The steps of an adapter count from 0, whatever the step of its base is.
+    first = 0 if spec_from_gin.configured_adapter() else None
+    start_step = _bind_steps(flag_values, first)
     gpus, gradients = 1 if args.gpus is None else args.gpus, args.gradients or "auto"
     default = _UTILISATION if args.gpu else MEASURED_UTILISATION
     utilisation = default if args.utilisation is None else args.utilisation

@@ -269,8 +269,9 @@ def _whole_run(run: _Run, time: dict[str, Any], start_step: int | None) -> dict[
     """Returns the steps, hours and GPU-hours of the run; {} if the time of a step is unknown."""
     if not time:
         return {}
-    start = 0 if run.adapter else start_step or step_of_checkpoint(bound("run.init_checkpoint"))
-    steps = max(0, run.read["train_steps"] - start)
+    if start_step is None:
+        start_step = step_of_checkpoint(bound("run.init_checkpoint"))
+    steps = max(0, run.read["train_steps"] - start_step)
     hours = steps * time["step_seconds"] / 3600
     return {"steps": steps, "hours": hours, "gpu_hours": run.gpus * hours}
 

@@ -104,6 +104,8 @@ def test_plan_of_an_adapter_on_gpus_names_trained_and_frozen_weights(capsys):
     words += ["--gin_param=t0.adapter.method='lora'", "--gin_param=run.train_steps=1000"]
     plan = json.loads(run(capsys, *words, "--json"))
     assert plan["run"]["steps"] == 1000  # of the adapter, which starts at 0
+    again = json.loads(run(capsys, *words, "--finetune_steps=7", "--json"))
+    assert again["run"]["steps"] == 7
     adapter = plan["adapter"]
     assert adapter["frozen_bytes"] == 2 * plan["parameters"]
     assert adapter["trained_bytes"] == 4 * adapter["parameters"] < plan["parameters"] / 10
