@@ -16,8 +16,9 @@ import signal
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
@@ -33,7 +34,16 @@ class UserError(Exception):
 
 
 class AbsentData(UserError):
-    """The data of a dataset or split is missing. Commands for many datasets may skip it."""
+    """The data of a dataset or split is missing. Commands for many datasets may skip it.
+
+    Args:
+      message: the message for the user.
+      splits: the missing splits, each a `t0.sources.AbsentSplit`; () if the source is not a dataset.
+    """
+
+    def __init__(self, message: str, splits: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.splits = tuple(splits)
 
 
 def printable(text: str) -> str:

@@ -10,9 +10,12 @@ If the output is not a terminal, a plain line is printed every ten seconds:
     scoring: 64 of 554 examples (12%), 6.1 examples/s, 01:20 left, rte 54.2%
 """
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 from tqdm import tqdm
@@ -37,12 +40,15 @@ class ProgressLine:
       before: the number of units finished by an earlier run.
     """
 
+    _is_hidden = False
+
     def __init__(
         self, total: int | None, *, unit: str, doing: str, file: TextIO | None = None
     ) -> None:
         self._file = file or sys.stderr
+        disable = self._is_hidden or None  # None: disabled unless the file is a terminal
         self._bar = tqdm(
-            total=total, unit=unit, desc=doing, disable=None, leave=False, file=self._file
+            total=total, unit=unit, desc=doing, disable=disable, leave=False, file=self._file
         )
         self._started = self._shown = time.monotonic()
         self._total, self._unit, self._doing = total, unit, doing
@@ -75,9 +81,24 @@ class ProgressLine:
         if self._bar.disable and time.monotonic() - self._shown >= PLAIN_SECONDS:
             self.show()
 
+    @classmethod
+    @contextlib.contextmanager
+    def hidden(cls, *, hides: bool = True) -> Iterator[None]:
+        """Hides progress and standard output in a `with` block, unless `hides` is False.
+
+        Warnings and errors are printed to standard error, so they are still visible.
+        """
+        with contextlib.ExitStack() as stack:
+            if hides:
+                nothing = stack.enter_context(Path(os.devnull).open("w"))
+                stack.enter_context(contextlib.redirect_stdout(nothing))
+                stack.callback(setattr, cls, "_is_hidden", cls._is_hidden)
+                cls._is_hidden = True
+            yield
+
     def show(self) -> None:
         """Prints a plain line now. Has no effect if there is a live line."""
-        if self._bar.disable:
+        if self._bar.disable and not self._is_hidden:
             self._shown = time.monotonic()
             print(self.plain(), file=self._file, flush=True)
 

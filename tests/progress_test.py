@@ -1,5 +1,7 @@
 """The progress line counts, prints lines that stay, and keeps logs readable."""
 
+import sys
+
 from t0 import progress
 from t0.progress import ProgressLine, count_units
 
@@ -60,3 +62,20 @@ def test_progress_line_of_unknown_size_only_after_many_units(capsys, monkeypatch
         ["reading: 1", "000 rows"],
         ["reading: 2", "000 rows"],
     ]
+
+
+def test_hidden_progress_prints_nothing_but_errors(capsys, monkeypatch):
+    monkeypatch.setattr("t0.progress.PLAIN_SECONDS", 0.0)
+    with ProgressLine.hidden():
+        print("not shown")
+        with ProgressLine(2, unit="choice", doing="scoring") as line:
+            line.count(1)
+            line.print("not shown")
+        print("shown", file=sys.stderr)
+    with ProgressLine.hidden(hides=False), ProgressLine(2, unit="row", doing="reading") as line:
+        line.count(1)
+        print("a result")
+    captured = capsys.readouterr()
+    assert captured.out == "a result\n"
+    assert captured.err.splitlines()[0] == "shown"
+    assert captured.err.splitlines()[1].startswith("reading: 1 of 2 rows")

@@ -8,7 +8,7 @@ export T0_DATA_DIR=$quickstart/data:$here T0_VOCAB=$quickstart/vocabulary/mini.m
 task=social_i_qa_kind_of_question_score_eval
 
 evaluate() { # a folder with checkpoints
-  t0 eval "$1" --engine=torch --tasks=$task --cache_dirs="$out/cache" --output="$1/eval"
+  t0 eval "$1" --engine=torch --tasks=$task --additional_task_cache_dirs="$out/cache" --output="$1/eval"
 }
 adapt() { # name, run file, learning rate
   for seed in 0 1 2; do

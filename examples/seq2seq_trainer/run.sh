@@ -9,5 +9,5 @@ export T0_VOCAB=${T0_VOCAB:-$DATA/t5.spiece.model}
 seqio_cache_tasks --module_import=t0.recipes --tasks=qa_squad --output_cache_dir="$out/cache"
 accelerate launch "$here/train.py" "$out/cache/qa_squad" \
   --model="${MODEL:-google/t5-v1_1-small}" --output="$out/model" "$@"
-t0 eval "$out/model" --module_import=t0.recipes --tasks=qa_squad --cache_dirs="$out/cache" \
+t0 eval "$out/model" --module_import=t0.recipes --tasks=qa_squad --additional_task_cache_dirs="$out/cache" \
   --vocab="$T0_VOCAB" --lengths=inputs=512,targets=32 --limit=200 --output="$out/eval"

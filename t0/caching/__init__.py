@@ -23,6 +23,7 @@ provenance      records the inputs of a task's cache, and finds inputs that chan
 workers         runs jobs in this process or in worker processes on this machine
 beam_runner     runs the same jobs on Apache Beam
 running         plans a run, runs its jobs, and publishes each task when it is complete
+cost_estimate   estimates rows, tokens, size and time of a run from a sample
 split_table     prints the table of outcomes
 verify          checks finished caches
 
@@ -40,6 +41,7 @@ _API = {
     "CacheSelection": "cache_plan",
     "Setup": "cache_plan",
     "cache": "running",
+    "estimate": "cost_estimate",
     "find_caches": "verify",
     "verify_cache": "verify",
 }

@@ -27,6 +27,7 @@ from typing import Any
 
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
+from t0.sources import AbsentSplit, absent_table
 
 NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
 _NAMED = 20  # the number of tasks that a message names
@@ -296,13 +297,17 @@ def make_plan(
     splits: list[TaskSplit] = []
     skipped: dict[str, str] = {}
     faults: dict[str, list[str]] = {}
+    missing: dict[str, list[AbsentSplit]] = {}  # message -> the splits that it names
     lacking = False
     for name in names:
         try:
             decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag, folder)
         except UserError as error:
             faults.setdefault(str(error), []).append(name)
-            lacking |= isinstance(error, AbsentData)
+            if isinstance(error, AbsentData):
+                lacking = True
+                if error.splits:
+                    missing.setdefault(str(error), []).extend(error.splits)
             continue
         if isinstance(decided, str):
             skipped[name] = decided
@@ -310,7 +315,7 @@ def make_plan(
             tasks[name] = decided
             splits += present
     if faults:
-        raise UserError(_format_faults(faults) + (_ABSENT_HINT if lacking else ""))
+        raise UserError(_format_faults(faults, missing) + (_ABSENT_HINT if lacking else ""))
     return CachePlan(_order_splits(splits), tasks, skipped, tuple(notes))
 
 
@@ -338,7 +343,8 @@ def _plan_task(
     if reason and cache != final:
         return reason, []
     staging = f"{task_directory(folder or selection.output_cache_dir, task.name)}.{tag}"
-    present, absent = _find_present(task, splits, staging, catalogue)
+    present, errors = _find_present(task, splits, staging, catalogue)
+    absent = {split: str(error) for split, error in errors.items()}
     if reason:
         missing = {split.name for split in present} - catalogue.cached_splits(final)
         if missing:
@@ -351,7 +357,8 @@ def _plan_task(
         why = f"the cache in {cache} is stale ({'; '.join(changed)}), and "
         absent = {split: why + reason for split, reason in absent.items()}
     if absent and (not selection.skip_absent_splits or (changed and not present)):
-        raise AbsentData("; ".join(f"split '{name}': {why}" for name, why in absent.items()))
+        message = "; ".join(f"split '{name}': {why}" for name, why in absent.items())
+        raise AbsentData(message, [each for error in errors.values() for each in error.splits])
     if not present:
         return "no data: " + "; ".join(absent.values()), []
     names = tuple(split.name for split in present)
@@ -382,14 +389,14 @@ def _describe_existing(selection: CacheSelection, cache: str | None, final: str)
 
 def _find_present(
     task: Any, wanted: Iterable[str], staging: str, catalogue: Catalogue
-) -> tuple[list[TaskSplit], dict[str, str]]:
+) -> tuple[list[TaskSplit], dict[str, AbsentData]]:
     present, absent = [], {}
     for split in wanted:
         try:
             rows = catalogue.rows_of(task, split)
             present.append(TaskSplit(task.name, split, staging, rows))
         except AbsentData as error:
-            absent[split] = str(error)
+            absent[split] = error
     return present, absent
 
 
@@ -400,8 +407,14 @@ def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
             raise unknown_name("split", split, names, f"The selected tasks have {_quote(names)}.")
 
 
-def _format_faults(faults: Mapping[str, Sequence[str]]) -> str:
+def _format_faults(
+    faults: Mapping[str, Sequence[str]], missing: Mapping[str, Sequence[AbsentSplit]]
+) -> str:
     lines = ["nothing was written, because of"]
+    splits = dict.fromkeys(each for group in missing.values() for each in group)
+    if len(splits) > 1:
+        lines += [f"  {len(splits)} missing splits:", absent_table(splits)]
+        faults = {why: names for why, names in faults.items() if why not in missing}
     for why, names in faults.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         lines.append(f"  {', '.join(names[:_NAMED])}{more}: {why}")

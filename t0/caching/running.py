@@ -115,7 +115,7 @@ def cache(
             for name, task in plan.tasks.items()
         }
         _tidy_up(plan, selection, kept_parts)
-        for note in (*plan.notes, *_describe_plan(plan)):
+        for note in (*plan.notes, *describe_plan(plan)):
             print(printable(note), file=file)
         if not plan.splits:
             return []
@@ -196,7 +196,7 @@ def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> None
         paths.remove(path)
 
 
-def _describe_plan(plan: CachePlan) -> Iterator[str]:
+def describe_plan(plan: CachePlan) -> Iterator[str]:
     """Yields a line for each reason why tasks are skipped or rebuilt."""
     skipped, rebuilt = defaultdict(list), defaultdict(list)
     for name, reason in plan.skipped.items():

@@ -8,10 +8,11 @@
 Folders that only look like checkpoints are outputs of a Trainer, and folders of the hub's cache.
 """
 
+import importlib.util
 from pathlib import Path
 
 from t0.checkpoints.shape import listed
-from t0.errors import UserError
+from t0.errors import UserError, install_command
 from t0.files.paths import is_remote
 from t0.files.untrusted import read_json
 
@@ -35,6 +36,23 @@ def needs_transformers(path: str) -> bool:
     if "://" in path or not file.is_file():
         return False
     return read_json(file).get("model_type", "t5") not in T5_TYPES
+
+
+def check_packages(path: str) -> None:
+    """Checks, without importing them, that the packages are installed that a path's model needs.
+
+    Raises:
+      UserError: the model is not a T5, and PyTorch or transformers is not installed.
+    """
+    if not needs_transformers(path):
+        return
+    missing = [each for each in ("torch", "transformers") if not importlib.util.find_spec(each)]
+    if missing:
+        raise UserError(
+            f"{path} is not a T5, so it is evaluated with PyTorch and transformers, but "
+            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed: "
+            f"{install_command('hf')}"
+        )
 
 
 def check(folder: Path) -> None:

@@ -3,7 +3,7 @@
 add_shared(parser, "data_dir", "vocab", "json")
 parser.add_argument("--ngrams", default="13,8", action=JoinedList)
 parser.add_argument("--rows", action=Number, kind=Positive)               # --rows=0 is refused
-parser.parse_args(["--cache_dirs=a,b", "--cache_dirs=c"]).cache_dirs      # "a,b,c"
+parser.parse_args(["--ngrams=5", "--ngrams=13,8"]).ngrams                 # "5,13,8"
 """
 
 import argparse
@@ -71,9 +71,12 @@ _SHARED: dict[str, dict[str, Any]] = {
     "cache_dirs": {
         "default": "",
         "action": JoinedList,
+        "dest": "cache_dirs",
+        "metavar": "DIR,DIR",
         "help": "folders with cached tasks, comma-separated",
     },
     "split": {"default": "validation", "help": "the split (default: validation)"},
+    "quiet": {"action": "store_true", "help": "print results, notes and warnings, but no progress"},
     "json": {"action": "store_true", "help": "print JSON instead of a table"},
     "adapter": {
         "action": "append",
@@ -113,8 +116,8 @@ _SHARED: dict[str, dict[str, Any]] = {
 def add_shared(parser: argparse.ArgumentParser, *names: str) -> None:
     """Adds the shared arguments `names`. An argument has the same meaning in every command."""
     for name in names:
-        others = [each for each in CACHE_FLAGS if name in CACHE_FLAGS and each != name]
-        parser.add_argument(*(f"--{each}" for each in (name, *others)), **_SHARED[name])
+        spellings = CACHE_FLAGS if name in CACHE_FLAGS else (name,)
+        parser.add_argument(*(f"--{each}" for each in spellings), **_SHARED[name])
 
 
 def apply_shared(args: argparse.Namespace) -> None:

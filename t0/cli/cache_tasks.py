@@ -23,6 +23,7 @@ from t0.config.flags import define_flags, parse_words
 from t0.config.starter_settings import fill_flags, find_starter_folder
 from t0.errors import UserError, reported
 from t0.files.publishing import folder_of_run
+from t0.progress import ProgressLine
 
 COMMAND = "seqio_cache_tasks"
 # (kind, name, default, help) of each flag. SeqIO's flags come first, then ours.
@@ -52,6 +53,8 @@ FLAGS = tuple(itertools.starmap(Flag, (
     ("boolean", "skip_absent_splits", False, "Skip and report splits whose data is missing."),
     ("float", "max_dropped_share", 0.1, "Fail if a split loses more rows for unknown reasons."),
     ("boolean", "allow_hidden_labels", False, "Keep rows and splits without labels."),
+    ("boolean", "dry_run", False, "Estimate rows, tokens, size and minutes; write nothing."),
+    ("boolean", "quiet", False, "Print notes and warnings, but no progress and no table."),
 )))  # fmt: skip
 
 
@@ -96,7 +99,7 @@ def main(argv: Sequence[str]) -> None:
     if flag_values.vocab:
         os.environ["T0_VOCAB"] = flag_values.vocab  # t5's own tasks read it during import
     # Imported here, because it imports TensorFlow, which takes seconds.
-    from t0.caching import CacheSelection, RecordOptions, Setup, cache, workers
+    from t0.caching import CacheSelection, RecordOptions, Setup, cache, estimate, workers
     from t0.catalogue.row_preview import T0_LENGTHS
 
     if not flags.FLAGS["verbosity"].present:
@@ -107,13 +110,17 @@ def main(argv: Sequence[str]) -> None:
     if starter := find_starter_folder(flag_values.output_cache_dir):
         lengths = T0_LENGTHS | starter.lengths
         options = dataclasses.replace(options, lengths=(lengths["inputs"], lengths["targets"]))
-    cache(
-        selection,
-        options,
-        setup,
-        num_workers=flag_values.num_workers,
-        pipeline_options=flag_values.pipeline_options or (),
-    )
+    if flag_values.dry_run:
+        estimate(selection, options, setup, num_workers=flag_values.num_workers)
+        return
+    with ProgressLine.hidden(hides=flag_values.quiet):
+        cache(
+            selection,
+            options,
+            setup,
+            num_workers=flag_values.num_workers,
+            pipeline_options=flag_values.pipeline_options or (),
+        )
 
 
 def _from_flags(kind: type, flag_values: flags.FlagValues) -> Any:

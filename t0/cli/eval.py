@@ -17,6 +17,7 @@ t0 eval /models/small --module_import=t0.recipes --data_dir=texts --tasks=text_s
 import argparse
 import functools
 import importlib
+import json
 import os
 import shlex
 import sys
@@ -36,6 +37,7 @@ from t0.cli.arguments import (
 )
 from t0.config.plain_data import Count, Positive
 from t0.errors import UserError, printable
+from t0.progress import ProgressLine
 from t0.text_tables import terminal_width
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
+    add_shared(parser, "quiet", "json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -89,13 +92,16 @@ def main(args: argparse.Namespace) -> int:
         return 0
     if args.checkpoint is None:
         raise UserError("no checkpoint: t0 eval CHECKPOINT")
+    other_folders.check_packages(args.checkpoint)
     _apply_starter_folder(args)
     args.tasks = args.tasks or reproduce.TASKS
+    if args.json and args.num_shards:
+        raise UserError("--json prints the results of a whole evaluation: leave out --num_shards")
     if args.reproduce:
         reproduce.check_flags(args)
     if args.skip_absent and args.cache_dirs:
         raise UserError(
-            "--skip_absent is about datasets, but --cache_dirs reads caches: use one of them"
+            "--skip_absent is about datasets, but --additional_task_cache_dirs reads caches: use one of them"
         )
     if "://" in (args.output or ""):
         raise UserError(
@@ -109,6 +115,7 @@ def main(args: argparse.Namespace) -> int:
     lengths = parse_lengths(args.lengths) or None
     path, source = prepared_checkpoint.locate(args.checkpoint)
     path = model_directory.choose_best_checkpoint(path)
+    other_folders.check_packages(path)  # of a model from the hub
     name = Path(source.rpartition("@")[0] or source).name
     is_t5 = not other_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
@@ -124,7 +131,8 @@ def main(args: argparse.Namespace) -> int:
     if args.adapter:
         path = adapter_folders.join(adapters, path, str(output))
     engine, run = prepare(path, source, output, args)
-    run(_evaluation(args, str(output), lengths, shard, engine))
+    with ProgressLine.hidden(hides=args.quiet or args.json):
+        run(_evaluation(args, str(output), lengths, shard, engine))
     if shard.of > 1:
         folder = printable(shlex.quote(str(output)))
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
@@ -206,7 +214,7 @@ def _prepare_t5(path: str, source: str, output: Path, args: argparse.Namespace) 
 def _prepare_with_transformers(
     path: str, source: str, output: Path, args: argparse.Namespace
 ) -> _Prepared:
-    """Checks the flags and the packages for a model that transformers evaluates."""
+    """Checks the flags for a model that transformers evaluates."""
     del output
     if args.engine == "tensorflow":
         raise UserError(
@@ -221,9 +229,6 @@ def _prepare_with_transformers(
     from t0.run.models import choose_engine
 
     engine = choose_engine("torch", args.device)
-    from t0.torch.pretrained_folder import import_transformers
-
-    import_transformers()  # reports a missing package
     return engine, functools.partial(_run_with_transformers, path, source)
 
 
@@ -243,8 +248,8 @@ def _evaluation(
         check_few_shot_tasks(names, few_shot)
         if caches:
             raise UserError(
-                "--num_fewshot renders its prompts during the evaluation, but --cache_dirs reads "
-                "caches: use one of them"
+                "--num_fewshot renders its prompts during the evaluation, but "
+                "--additional_task_cache_dirs reads caches: use one of them"
             )
     if not caches:
         names = whole_evaluation.drop_absent(names, args.split, skip=args.skip_absent)
@@ -306,11 +311,14 @@ def _report(output: Path, args: argparse.Namespace) -> int:
         notes = [f"At most {args.limit:,} examples of each task: {sample}."]
     report = read_report(files, notes=notes, metrics_paths=args.metrics)
     written = report.write(output / "report")
-    print()
-    for line in report.lines(terminal_width()):
-        print(printable(line))
-    if args.reproduce:
-        for run in report.runs:
-            reproduce.print_table(run, output)
-    print(f"report: {printable(str(written.html))}")
+    with ProgressLine.hidden(hides=args.json):
+        print()
+        for line in report.lines(terminal_width()):
+            print(printable(line))
+        if args.reproduce:
+            for run in report.runs:
+                reproduce.print_table(run, output)
+        print(f"report: {printable(str(written.html))}")
+    if args.json:
+        print(json.dumps(report.data(), allow_nan=False))
     return 0

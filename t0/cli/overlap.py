@@ -4,12 +4,13 @@ t0 overlap --train /data/cache --eval t0_eval_score_eval --output overlap
 t0 overlap --train t0_train --eval 'super_glue_rte_.*' --data_dir data --output overlap
 t0 overlap --train 'reviews_.*' --eval 'reviews_.*' --data_dir mine --output overlap   # own splits
 
-Training data is a folder of caches, or a list of tasks. If --cache_dirs has a cache of a task, the
-task is read from it. Otherwise the task is rendered. The command writes overlap.txt, overlap.json
-and rows.jsonl. `t0 report --overlap` reads overlap.json and rows.jsonl.
+Training data is a folder of caches, or a list of tasks. If --additional_task_cache_dirs has a cache
+of a task, the task is read from it. Otherwise the task is rendered. The command writes overlap.txt,
+overlap.json and rows.jsonl. `t0 report --overlap` reads overlap.json and rows.jsonl.
 """
 
 import argparse
+import json
 
 from t0.cli.arguments import JoinedList, Number, add_shared, split_list
 from t0.config.plain_data import Count, Positive
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         kind=Count,
         help="processes; default: all cores; 0: in this process",
     )
-    add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs")
+    add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs", "json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -71,6 +72,9 @@ def main(args: argparse.Namespace) -> int:
         workers=args.num_workers,
         vocabulary=tokens and tokens.model,
     )
+    if args.json:
+        print(json.dumps(facts))
+        return 0
     for line in tables(facts):
         print(line)
     print()

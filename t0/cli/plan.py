@@ -145,6 +145,8 @@ def _plan(args: argparse.Namespace) -> int:
     options = {"exact": args.exact, "utilisation": utilisation, "start_step": start_step}
     if args.sweep:
         rows = planning.sweep(planning.parse_axes(args.sweep), **options)
+        for plan in filter(None, (row["plan"] for row in rows)):
+            _add_cost(plan, args.price, plan["run"].get("core_hours"), "the run", "core")
         print(json.dumps(rows) if args.json else _wrapped(planning.sweep_text(rows)))
         return 0
     plan = planning.plan_configured_run(**options)
@@ -158,9 +160,11 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     if args.price is not None and not args.gpu:
         raise UserError(f"--price needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(flag_values, slice_=False)
-    from t0.run import gpu_plan
+    from t0.run import gpu_plan, spec_from_gin
 
-    _bind_steps(flag_values, None)
+    # The steps of an adapter count from 0, whatever the step of its base is.
+    first = 0 if spec_from_gin.configured_adapter() else None
+    start_step = _bind_steps(flag_values, first)
     gpus, gradients = 1 if args.gpus is None else args.gpus, args.gradients or "auto"
     default = _UTILISATION if args.gpu else MEASURED_UTILISATION
     utilisation = default if args.utilisation is None else args.utilisation
@@ -168,9 +172,8 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
         rows = gpu_plan.cards_plan(gpus, utilisation, gradients)
         print(json.dumps(rows) if args.json else gpu_plan.cards_text(rows, utilisation))
         return 0
-    plan = gpu_plan.gpu_plan(args.gpu, gpus, utilisation, gradients)
-    hours = plan["time"].get("hours_per_1000_steps")
-    lines = _add_cost(plan, args.price, hours and gpus * hours, "1,000 steps", "GPU")
+    plan = gpu_plan.gpu_plan(args.gpu, gpus, utilisation, gradients, start_step)
+    lines = _add_cost(plan, args.price, plan["run"].get("gpu_hours"), "the run", "GPU")
     print(json.dumps(plan) if args.json else _wrapped(gpu_plan.plan_text(plan), *lines))
     return 0
 
@@ -206,11 +209,8 @@ def _check_engine_flags(args: argparse.Namespace, engine: str) -> None:
     """Raises a UserError for a flag that this kind of plan (engine or sweep) does not read."""
     if args.price is not None and not 0 < args.price < math.inf:
         raise UserError(f"--price {args.price:g}: expected the price of an hour, above 0")
-    if args.sweep and (args.exact or args.price):
-        raise UserError(
-            f"{'--exact' if args.exact else '--price'} cannot be used with --sweep, which only "
-            "uses formulas, and whose table has core-hours"
-        )
+    if args.sweep and args.exact:
+        raise UserError("--exact cannot be used with --sweep, which only uses formulas")
     for name, other in _ENGINE_OF_FLAG.items():
         if other != engine and getattr(args, name) not in (None, False):
             kind = "GPUs with PyTorch: add" if engine == "mesh" else "TPUs: remove"

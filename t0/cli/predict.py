@@ -20,6 +20,7 @@ from typing import Any
 
 from t0.cli.arguments import add_shared
 from t0.errors import UserError, say
+from t0.progress import ProgressLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices = "also write the probability of each choice, in a column for each"
     add("--all_choices", action="store_true", help=choices)
     add("--vocab", help="SentencePiece model (default: the model's own)")
-    add_shared(
-        parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device", "skip_bad_rows"
-    )
+    add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
+    add_shared(parser, "skip_bad_rows", "quiet")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,8 +72,9 @@ def main(args: argparse.Namespace) -> int:
     with model_directory.lock(folder, busy):
         try:
             _check_output(args)  # again, because another process may have written it
-            lines = _write_lines(args, folder, prompts_folder, prompts, task)
-            notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
+            with ProgressLine.hidden(hides=args.quiet):
+                lines = _write_lines(args, folder, prompts_folder, prompts, task)
+                notes = write_predictions(task, lines, args.output, all_choices=args.all_choices)
         except UserError:
             if not any(Path(folder).glob("predictions.jsonl*")):  # nothing to resume
                 paths.remove(folder)

@@ -10,12 +10,15 @@ t0 report first/eval second/eval --latex table.tex             # a table for a p
 """
 
 import argparse
+import json
 
+from t0.cli.arguments import add_shared
 from t0.errors import UserError, printable
 from t0.files.any_path import any_path
 from t0.files.publishing import write_whole
 from t0.files.table_files import check_format
-from t0.reports import read_report
+from t0.progress import ProgressLine
+from t0.reports import EvaluationReport, read_report
 from t0.reports.comparison import RunComparison
 from t0.reports.evaluations import last_of_series
 from t0.reports.examples import ONLY, write_examples
@@ -76,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--title", help="heading of the page")
     note = "a sentence to show first; repeatable"
     add("--note", action="append", default=[], metavar="TEXT", help=note)
+    add_shared(parser, "json")
 
 
 def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
@@ -116,6 +120,14 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         any_texts=args.any_texts,
         must_compare=must_compare or bool(table_paths),
     )
+    with ProgressLine.hidden(hides=args.json):
+        _print_and_write(args, report)
+    if args.json:
+        print(json.dumps(report.data(), allow_nan=False))
+    return 0
+
+
+def _print_and_write(args: argparse.Namespace, report: EvaluationReport) -> None:
     for line in report.lines(terminal_width()) if args.runs else ():
         print(printable(line))
     if args.examples is not None:
@@ -123,13 +135,12 @@ def main(args: argparse.Namespace, *, must_compare: bool = False) -> int:
         last = [runs[position] for position in last_of_series(runs, range(len(runs)))]
         count = write_examples(last, args.examples, args.only, excel=args.excel)
         print(printable(f"{args.examples}: {count:,} examples"))
-    if table_paths:
+    if args.latex is not None or args.markdown is not None:
         _write_paper_tables(args, report.comparison)
     if args.output is not None:
         paths = report.write(args.output)
         for path in (paths.html, *paths.csv, paths.json, *paths.plots):
             print(printable(str(path)))
-    return 0
 
 
 def _write_paper_tables(args: argparse.Namespace, comparison: RunComparison) -> None:

@@ -11,7 +11,9 @@ preprocessing are shown.
 """
 
 import argparse
+import dataclasses
 import itertools
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -42,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--ids", action="store_true", help="also print the token ids")
     add_shared(parser, "num_fewshot", "fewshot_options")
-    add_shared(parser, "data_dir", "skip_bad_rows", "vocab", "module_import")
+    add_shared(parser, "data_dir", "skip_bad_rows", "vocab", "module_import", "json")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -65,8 +67,11 @@ def main(args: argparse.Namespace) -> int:
         raise UserError(f"--ids needs a vocabulary. {REMEDY}")
     count = cut = 0
     for row in _rows(args, lengths, tokens):
-        print("\n" if count else "", end="")
-        print("\n".join(lines(row, with_ids=args.ids)))
+        if args.json:  # a line for each row
+            print(json.dumps(dataclasses.asdict(row)))
+        else:
+            print("\n" if count else "", end="")
+            print("\n".join(lines(row, with_ids=args.ids)))
         count, cut = count + 1, cut + row.is_cut
     if tokens is None:
         print(f"tokens were not counted, and nothing was cut. {REMEDY}", file=sys.stderr)

@@ -3,7 +3,7 @@
 t0 tasks                         # the mixtures
 t0 tasks t0++_train              # a mixture's tasks with their rates
 t0 tasks 'super_glue_rte_.*'     # tasks by regular expression (matched at the name's start)
-t0 tasks --cache_dirs=/data/cache --json sciq_.*
+t0 tasks --additional_task_cache_dirs=/data/cache --json sciq_.*
 t0 tasks t0_train --rates --steps=10000     # shares, epochs, and the tasks whose rate is capped
 
 Without --module_import, it reads T0's catalogue. This does not need TensorFlow. `t0 show` and

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from t0.cli.arguments import JoinedList, Number, add_shared, apply_starter_folder, split_list
 from t0.config.plain_data import BelowOne, Count, NotNegative, Positive
 from t0.errors import UserError, install_command, printable
+from t0.progress import ProgressLine
 
 
 class _Recipe(NamedTuple):
@@ -105,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precision = "type of activations (default: auto, bfloat16 if the machine computes it fast)"
     add("--activation_dtype", choices=["auto", "float32", "bfloat16"], help=precision)
     add_shared(parser, "engine", "device")
-    add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs", "module_import")
+    add_shared(parser, "data_dir", "skip_bad_rows", "cache_dirs", "module_import", "quiet")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -123,11 +124,12 @@ def main(args: argparse.Namespace) -> int:
     _apply_starter_folder(args)
     engine = _choose_engine(args)  # before a model is downloaded
     words = command_words(args, engine, *_describe_checkpoint(args))
-    print("the same run as a command of t5_mesh_transformer:")
-    print(" \\\n    ".join(map(_quoted, words)), flush=True)
     from t0.cli import mesh_transformer
 
-    mesh_transformer.main(words)
+    with ProgressLine.hidden(hides=args.quiet):
+        print("the same run as a command of t5_mesh_transformer:")
+        print(" \\\n    ".join(map(_quoted, words)), flush=True)
+        mesh_transformer.main(words)
     return 0
 
 

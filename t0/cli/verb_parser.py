@@ -75,6 +75,10 @@ class VerbParser(argparse.ArgumentParser):
         return f"{underscored}{equals}{value}" if is_flag else word
 
     def _unknown(self, kind: str, name: str, dashes: str) -> UserError:
+        if name in (action.dest for action in self._get_positional_actions()):
+            return UserError(
+                f"'{name}' is not a flag: write it on the command line, without a name"
+            )
         close = nearest(name.lstrip("-"), [flag[2:] for flag in self.flags])
         question = f" Did you mean {' or '.join(dashes + each for each in close)}?" if close else ""
         return UserError(f"unknown {kind} '{name}'.{question} `{self.prog} --help` lists all flags")

@@ -15,10 +15,12 @@ and one process writes the results. Alternatively, independent machines can scor
 subsets of the batches (`t0.evaluation.batching.BatchShard`).
 """
 
+import collections
 import dataclasses
 import datetime
 import itertools
 import os
+import statistics
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -267,14 +269,18 @@ def _score_checkpoint(
     say(f"restored {model.restore(checkpoint)} variables from {checkpoint}")
     counts = [task.choices for task in tasks if task.name in unfinished]
     total, examples, choices = sum(int(c.sum()) for c in counts), sum(map(len, counts)), 0
+    remaining = collections.Counter(t.facts.dataset for t in tasks if t.name in unfinished)
+    entries = collections.defaultdict[str, dict[str, Mapping[str, Any]]](dict)
     with ProgressLine(total, unit="choice", doing=f"scoring{shard.words}") as progress:
         for task, scores in score_tasks(
             model, tasks, plan, task_names=unfinished, tick=progress.count, shard=shard
         ):
             choices += int(np.isfinite(scores).sum())
             if writes:
-                entry = results.add(task, with_scores(task, scores))
-                progress.print(_task_line(task.name, entry))
+                dataset = task.facts.dataset
+                entries[dataset][task.name] = results.add(task, with_scores(task, scores))
+                if len(entries[dataset]) == remaining[dataset]:
+                    progress.print(dataset_line(dataset, entries[dataset]))
     seconds = progress.seconds
     print(
         f"scored {choices:,} choices of {examples:,} examples{shard.words} in {seconds:.1f} s "
@@ -313,18 +319,27 @@ def _decode(
         say(f"{result.KIND}: {result.write()}")
 
 
-def _task_line(task: str, entry: Mapping[str, Any]) -> str:
-    if "metrics" not in entry:
-        return f"{task}: {entry['scored']:,} of {entry['choices']:,} choices are in this shard"
-    accuracy = entry["metrics"].get("accuracy")
-    shown = f"{accuracy:5.1f} %" if accuracy is not None else "      -"
-    excluded = sum(entry["excluded"].values())
-    left_out = f", {excluded:,} left out" if excluded else ""
-    cut = entry["truncated_inputs"] + entry["truncated_targets"]
-    truncated = f", {cut:,} truncated" if cut else ""
+def dataset_line(dataset: str, entries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the line about the prompts of a dataset. A single prompt has its own name."""
+    name = dataset if len(entries) > 1 else next(iter(entries))
+
+    def total(*fields: str) -> int:
+        return sum(entry[field] for entry in entries.values() for field in fields)
+
+    if any("metrics" not in entry for entry in entries.values()):
+        return f"{name}: {total('scored'):,} of {total('choices'):,} choices are in this shard"
+    accuracies = [entry["metrics"].get("accuracy") for entry in entries.values()]
+    shown, spread = "      -", ""
+    if None not in accuracies:
+        shown = f"{statistics.fmean(accuracies):5.1f} %"
+        spread = f" ({min(accuracies):.1f} to {max(accuracies):.1f})"
+    prompts = f"mean of {len(entries)} prompts{spread}, " if len(entries) > 1 else ""
+    excluded = sum(sum(entry["excluded"].values()) for entry in entries.values())
+    cut = total("truncated_inputs", "truncated_targets")
     return (
-        f"{shown}  (chance {entry['chance']:.1f} %)  {task}: "
-        f"{entry['examples']:,} examples{left_out}{truncated}"
+        f"{shown}  (chance {total('chance') / len(entries):.1f} %)  {name}: {prompts}"
+        f"{total('examples'):,} examples{f', {excluded:,} left out' if excluded else ''}"
+        f"{f', {cut:,} truncated' if cut else ''}"
     )
 
 

@@ -25,7 +25,9 @@ import contextlib
 import contextvars
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,9 +76,28 @@ def xla_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         looping = tf.get_default_graph()._get_control_flow_context() is not None
         if looping or max(sizes) < WORTH_COMPILING or "gpu" in tensors[0].device.lower():
             return function(*tensors)
+        _compile_first()
         return fast(*tensors)
 
     return dispatch
+
+
+@functools.cache
+def _compile_first() -> None:
+    """Compiles a number, and hides the two lines that XLA prints when a process first compiles.
+
+    No log level hides these lines, so the file descriptor of standard error is redirected.
+    """
+    double = tf2.function(lambda x: 2 * x, jit_compile=True, autograph=False)
+    with tf.Graph().as_default(), Path(os.devnull).open("wb") as nothing:
+        number, error = double(tf.ones([])), os.dup(2)
+        try:
+            os.dup2(nothing.fileno(), 2)
+            with tf.Session(config=tf.ConfigProto(device_count={"GPU": 0})) as session:
+                session.run(number)
+        finally:
+            os.dup2(error, 2)
+            os.close(error)
 
 
 def row_sum(x: tf.Tensor) -> tf.Tensor:

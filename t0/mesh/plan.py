@@ -458,6 +458,7 @@ def sweep_text(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns a table of ranked combinations, followed by a line that names the best one."""
     names = [name for name in AXES if name in rows[0]]
     header = (*names, "verdict", "memory", "recomputed", "step s", "bound by", "hours", "core-h")
+    header += ("cost",) if any(row["plan"] and "cost" in row["plan"] for row in rows) else ()
     planned = [_cells(row, names) for row in rows if row["plan"]]
     lines = [*table_lines(header, planned, width=terminal_width())] if planned else []
     for row in rows:
@@ -481,6 +482,7 @@ def _cells(row: Mapping[str, Any], names: Sequence[str]) -> list[str]:
         plan["time"]["bound_by"],
         f"{run['hours']:.1f}" if run else "-",
         f"{run['core_hours']:,.0f}" if run else "-",
+        *([f"{plan['cost']['cost']:,.2f}"] if "cost" in plan else []),
     ]
 
 

@@ -21,7 +21,7 @@ from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
 from t0.feeding import data_spec
 from t0.mesh import formulas
-from t0.mesh.plan import gib
+from t0.mesh.plan import gib, step_of_checkpoint
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import run_arguments, spec_from_gin
 from t0.text_tables import table_lines, terminal_width
@@ -191,7 +191,9 @@ def cards_plan(count: int, utilisation: float, gradients: str = "auto") -> list[
     return rows
 
 
-def gpu_plan(gpu: str, count: int, utilisation: float, gradients: str = "auto") -> dict[str, Any]:
+def gpu_plan(
+    gpu: str, count: int, utilisation: float, gradients: str = "auto", start_step: int | None = None
+) -> dict[str, Any]:
     """Returns the plan of the configured run as a dict that can be written as JSON.
 
     Args:
@@ -199,6 +201,7 @@ def gpu_plan(gpu: str, count: int, utilisation: float, gradients: str = "auto") 
       count: the number of GPUs, summed over all machines.
       utilisation: the share of the peak FLOP/s that matrix products reach.
       gradients: one of `memory.GRADIENTS`.
+      start_step: the step of the initial checkpoint; None to read it from the checkpoint's name.
 
     Raises:
       UserError: the run cannot work.
@@ -213,6 +216,7 @@ def gpu_plan(gpu: str, count: int, utilisation: float, gradients: str = "auto") 
     verdict = {"word": FITS, "reason": f"{numbers}, {gib(usable - required.total)} to spare"}
     if required.total > usable:
         verdict = {"word": TOO_LARGE, "reason": f"{numbers}{_find_fitting_change(run, card)}"}
+    time = _estimate_time(card, run, switches, utilisation)
     per_gpu = dataclasses.asdict(required) | {"total": required.total, "usable": usable}
     return {
         "schema": 1,
@@ -240,8 +244,36 @@ def gpu_plan(gpu: str, count: int, utilisation: float, gradients: str = "auto") 
         "per_gpu_bytes": per_gpu,
         "verdict": verdict,
         "flops": {"per_step": run.work.flops},
-        "time": _estimate_time(card, run, switches, utilisation),
+        **_describe_adapter(run, _bytes_each(card)),
+        "time": time,
+        "run": _whole_run(run, time, start_step),
     }
+
+
+def _describe_adapter(run: _Run, bytes_each: int) -> dict[str, Any]:
+    """Returns the trained and frozen weights on each GPU, if an adapter is trained."""
+    if run.adapter is None:
+        return {}
+    trained = memory.host_bytes(run.shape, run.adapter)
+    return {
+        "adapter": {
+            "method": run.adapter.method,
+            "parameters": trained // formulas.FLOAT32_BYTES,
+            "trained_bytes": trained // run.gpus,
+            "frozen_bytes": bytes_each * formulas.parameters(run.shape) // run.gpus,
+        }
+    }
+
+
+def _whole_run(run: _Run, time: dict[str, Any], start_step: int | None) -> dict[str, Any]:
+    """Returns the steps, hours and GPU-hours of the run; {} if the time of a step is unknown."""
+    if not time:
+        return {}
+    if start_step is None:
+        start_step = step_of_checkpoint(bound("run.init_checkpoint"))
+    steps = max(0, run.read["train_steps"] - start_step)
+    hours = steps * time["step_seconds"] / 3600
+    return {"steps": steps, "hours": hours, "gpu_hours": run.gpus * hours}
 
 
 def _read_run(gpus: int) -> dict[str, Any]:
@@ -326,6 +358,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     yield (
         f"parameters: {plan['parameters']:,} (vocabulary {vocabulary['size']:,}: "
         f"{vocabulary['source']})"
+        + (f", frozen; trained: {plan['adapter']['parameters']:,}" if "adapter" in plan else "")
     )
     yield (
         f"switches: activations in {switches['activation_dtype']}, "
@@ -336,8 +369,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield "memory per GPU at the peak of a step"
-    for key, size in plan["per_gpu_bytes"].items():
-        yield f"  {_KINDS[key]:<42} {_bytes_column(size)}"
+    for kind, size in _kinds_of_memory(plan):
+        yield f"  {kind:<42} {_bytes_column(size)}"
     if plan["host_bytes"]:
         yield f"  {'gradients in host memory, float32':<42} {_bytes_column(plan['host_bytes'])}"
     yield f"VERDICT: {plan['verdict']['word']}: {plan['verdict']['reason']}"
@@ -351,11 +384,23 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         f"{time['peak_flops_per_gpu'] / 1e12:.0f} TFLOP/s, without communication; "
         f"{plan['flops']['per_step']:.4g} FLOPs; {time['hours_per_1000_steps']:.2f} h/1,000 steps"
     )
+    run = plan["run"]
+    yield f"run: {run['steps']:,} steps: {run['hours']:.1f} h, {run['gpu_hours']:,.1f} GPU-hours"
     if "hiding_tokens" in time:
         yield (
             "copies to host memory: microbatches of at least "
             f'{time["hiding_tokens"]:,} tokens hide them ("{_MICROBATCH} = ...")'
         )
+
+
+def _kinds_of_memory(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    sizes = {_KINDS[key]: size for key, size in plan["per_gpu_bytes"].items()}
+    if adapter := plan.get("adapter"):
+        del sizes[_KINDS["weights"]]
+        dtype, method = plan["switches"]["activation_dtype"], adapter["method"]
+        yield f"frozen weights, {dtype}, sharded", adapter["frozen_bytes"]
+        yield f"trained weights ({method}), float32, sharded", adapter["trained_bytes"]
+    yield from sizes.items()
 
 
 def _bytes_column(size: int) -> str:

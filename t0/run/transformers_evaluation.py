@@ -364,7 +364,7 @@ def _split_steps(task: seqio.Task) -> tuple[list[Any], list[Any]]:
     if seqio.preprocessors.tokenize not in steps:
         raise UserError(
             f"task {task.name} does not tokenize with seqio.preprocessors.tokenize: cache it "
-            "(seqio_cache_tasks), and set the folder with --cache_dirs"
+            "(seqio_cache_tasks), and set the folder with --additional_task_cache_dirs"
         )
     index = steps.index(seqio.preprocessors.tokenize)
     return steps[:index], steps[index + 1 :]
@@ -450,7 +450,7 @@ def _cached_texts(task: str, file: str) -> Iterator[Mapping[str, Any]]:
         if None in columns["targets_pretokenized"]:
             raise UserError(
                 f"{file}: the cache of task {task} has no texts (targets_pretokenized), which this "
-                "model's tokenizer needs: leave out --cache_dirs"
+                "model's tokenizer needs: leave out --additional_task_cache_dirs"
             )
         yield from (
             dict(zip(_COLUMNS, row, strict=True)) for row in zip(*columns.values(), strict=True)

@@ -7,6 +7,7 @@
 | file | contents |
 |---|---|
 | `splits` | `open_split`, which opens the rows of a split; a check for tasks with missing data |
+| `absent_splits` | the table of missing splits |
 | `folders`, `own_data` | data folders and the splits in them; the user's own prompts |
 | `mixture_files` | the user's own mixtures |
 | `hub` | data on the Hugging Face hub: names of T0's datasets, rows, streamed documents |
@@ -20,6 +21,7 @@ Importing this package does not import TensorFlow. pyarrow is imported when a pa
 is opened. The `datasets` library is imported when data on the hub is needed.
 """
 
+from t0.sources.absent_splits import AbsentSplit, absent_table
 from t0.sources.documents import document_column, document_key
 from t0.sources.folders import DATA_DIR_VARIABLE, data_dirs, set_data_dirs
 from t0.sources.json_lines import SKIP_VARIABLE, skip_bad_rows
@@ -38,10 +40,12 @@ from t0.sources.splits import (
 __all__ = [
     "DATA_DIR_VARIABLE",
     "SKIP_VARIABLE",
+    "AbsentSplit",
     "OwnDataset",
     "OwnMixture",
     "SplitRows",
     "SplitSource",
+    "absent_table",
     "available_splits",
     "data_dirs",
     "document_column",

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from t0.errors import AbsentData, UserError, reading
 from t0.files.untrusted import parsed_json, read_json
 from t0.sources import hub, json_lines, readers
+from t0.sources.absent_splits import AbsentSplit, absent_table
 from t0.sources.folders import (
     DATA_DIR_VARIABLE,
     FILE_PATTERN,
@@ -220,7 +221,7 @@ def without_absent(
       UserError: data is missing, and `skip` is False or no task is left.
     """
     absent: dict[tuple[str, ...], list[str]] = {}
-    present, opened, reason = [], set(), ""
+    present, opened, errors = [], set(), []
     for name, source in sources.items():
         key = source and (source.dataset, source.subset or "", source.split_mapping[split])
         if key and key not in opened and key not in absent:
@@ -228,14 +229,17 @@ def without_absent(
                 source.open(split)
                 opened.add(key)
             except AbsentData as error:
-                reason = reason or str(error)
+                errors.append(error)
                 absent[key] = []
         absent.get(key, present).append(name)
     titles = {"/".join(filter(None, key[:2])) + f", {key[2]}": absent[key] for key in absent}
     if absent and (not skip or not present):
         advice = f" Or leave these {sum(map(len, absent.values()))} tasks out: --skip_absent."
+        missing = [each for error in errors for each in error.splits]
+        named = f": {', '.join(titles)}. {errors[0]}" if len(missing) < 2 else ""
+        table = "" if named else f":\n{absent_table(missing)}"
         raise UserError(
-            f"the data of {len(absent)} dataset(s) is not here: {', '.join(titles)}. {reason}"
+            f"the data of {len(absent)} dataset(s) is not here{named or table}"
             + (advice if present else "")
         )
     for title, tasks in titles.items():
@@ -286,7 +290,7 @@ def _make_absent_error(
         lines.insert(-1, f"There are other splits here: {', '.join(other_splits)}.")
     if dataset in hub.HUB and hub.HUB[dataset].by_hand:
         lines.append(hub.HUB[dataset].by_hand)
-    return AbsentData("\n".join(lines))
+    return AbsentData("\n".join(lines), [AbsentSplit(dataset, subset, split, tuple(faults))])
 
 
 def read_label_names(file: SplitFile) -> dict[str, tuple[str, ...]]:

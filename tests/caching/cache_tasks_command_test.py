@@ -27,6 +27,7 @@ def test_seqio_cache_tasks_has_every_seqio_flag():
     assert {name: ours.get(name) for name in stock} == stock
     added = {"data_dir", "vocab", "num_workers", "splits", "skip_absent_splits"}
     added |= {"max_dropped_share", "allow_hidden_labels", "gin_param", "skip_bad_rows"}
+    added |= {"dry_run", "quiet"}
     assert ours.keys() - stock.keys() == added
 
 

@@ -8,6 +8,7 @@ import pytest
 from t0.caching.cache_files import shard_count
 from t0.caching.cache_plan import CacheSelection, Catalogue, RecordOptions, make_plan, select_tasks
 from t0.errors import AbsentData, UserError
+from t0.sources import AbsentSplit
 
 
 def task(name, splits=("train", "validation"), supports_caching=True, rows=None, absent=()):
@@ -154,6 +155,21 @@ def test_cache_plan_absent_splits_are_named_or_skipped():
     plan = make_plan(CacheSelection("/out", skip_absent_splits=True), all_gone, "tag")
     assert not plan.splits
     assert plan.skipped["a"].startswith("no data")
+
+
+def test_cache_plan_several_absent_splits_are_one_table(monkeypatch):
+    def rows_of(task, split):
+        raise AbsentData(f"no {split}", [AbsentSplit("mine", task.name[0], split)])
+
+    monkeypatch.delenv("T0_DATA_DIR", raising=False)
+    seen = dataclasses.replace(catalogue(task("a1"), task("a2"), task("b1")), rows_of=rows_of)
+    with pytest.raises(UserError) as error:
+        make_plan(CacheSelection("/out"), seen, "tag")
+    lines = str(error.value).splitlines()
+    assert [line.split()[-1] for line in lines if line.startswith("mine/")] == [
+        f"DIR/mine/{name}/{split}.jsonl" for name in "ab" for split in ("train", "validation")
+    ]
+    assert "4 missing splits" in lines[1] and "--skip_absent_splits" in lines[-1]
 
 
 def test_cache_plan_source_without_files_is_absent():

@@ -86,3 +86,16 @@ def test_fsdp_shards_name_the_merge_command(tmp_path):
 
 def test_checkpoint_look_alike_hint_is_empty_for_other_folders(tmp_path):
     assert other_folders.hint(tmp_path) == other_folders.hint(tmp_path / "none") == ""
+
+
+def test_model_without_its_packages_is_refused_before_they_are_imported(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for kind in ("gpt2", "t5"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "config.json").write_text(json.dumps({"model_type": kind}))
+    other_folders.check_packages(str(tmp_path / "t5"))
+    with pytest.raises(UserError) as caught:
+        other_folders.check_packages(str(tmp_path / "gpt2"))
+    assert "gpt2 is not a T5" in str(caught.value)
+    assert "torch and transformers are not installed" in str(caught.value)
+    assert "--with hf" in str(caught.value) and "--engine" not in str(caught.value)

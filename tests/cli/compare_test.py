@@ -46,6 +46,14 @@ def test_compare_prints_tables_and_writes_report_files(folders, tmp_path, capsys
     assert "<title>Mine</title>" in (out / "report.html").read_text()
 
 
+def test_report_prints_json_instead_of_tables(folders, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["report", *folders, f"--output={out}", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "report.json").read_text())
+    assert len(printed["runs"]) == 2
+
+
 def test_report_and_compare_take_the_same_baseline_argument(folders, capsys):
     for verb in ("report", "compare"):
         assert cli.main([verb, *folders, "--baseline", folders[1]]) == 0

@@ -85,7 +85,39 @@ def test_plan_with_price_prints_the_cost(capsys):
     assert plan["cost"]["cost"] == 1.5 * plan["run"]["core_hours"]
     gpus = ["--engine=torch", "--gpu=a100-80", "--gpus=2", "--price=2", "--json", *SMALL]
     plan = json.loads(run(capsys, *gpus))
-    assert plan["cost"]["cost"] == 4 * plan["time"]["hours_per_1000_steps"]
+    assert plan["run"]["steps"] == plan["time"]["train_steps"] > 0
+    hours = plan["run"]["steps"] / 1000 * plan["time"]["hours_per_1000_steps"]
+    assert plan["cost"]["cost"] == pytest.approx(4 * hours)  # two GPUs
+
+
+def test_plan_sweep_with_price_has_a_column_for_the_cost(capsys):
+    words = [*SMALL, "--sweep", "tpu=v3-8,v3-32", "--start_step=0", "--price=1.5"]
+    assert run(capsys, *words).splitlines()[0].split()[-1] == "cost"
+    plans = [row["plan"] for row in json.loads(run(capsys, *words, "--json"))]
+    assert [plan["cost"]["cost"] for plan in plans] == [
+        1.5 * plan["run"]["core_hours"] for plan in plans
+    ]
+
+
+def test_plan_of_an_adapter_on_gpus_names_trained_and_frozen_weights(capsys):
+    words = ["--engine=torch", "--gpu=a100-80", *SMALL, "--checkpoint=/x/model.ckpt-9"]
+    words += ["--gin_param=t0.adapter.method='lora'", "--gin_param=run.train_steps=1000"]
+    plan = json.loads(run(capsys, *words, "--json"))
+    assert plan["run"]["steps"] == 1000  # of the adapter, which starts at 0
+    again = json.loads(run(capsys, *words, "--finetune_steps=7", "--json"))
+    assert again["run"]["steps"] == 7
+    adapter = plan["adapter"]
+    assert adapter["frozen_bytes"] == 2 * plan["parameters"]
+    assert adapter["trained_bytes"] == 4 * adapter["parameters"] < plan["parameters"] / 10
+    sizes = adapter["frozen_bytes"] + adapter["trained_bytes"]
+    assert plan["per_gpu_bytes"]["weights"] == sizes
+    text = run(capsys, *words)
+    assert re.search(rf"frozen weights, bfloat16, sharded +{adapter['frozen_bytes']:,} bytes", text)
+    assert re.search(
+        rf"trained weights \(lora\), float32, sharded +{adapter['trained_bytes']:,} b", text
+    )
+    assert "weights, float32, sharded " not in text.replace("(lora), float32, sharded", "")
+    assert re.search(r"^run: 1,000 steps: [\d.]+ h, [\d.]+ GPU-hours$", text, re.M)
 
 
 def test_plan_of_an_adapter_on_gpus_counts_no_gradients_of_frozen_weights(capsys):

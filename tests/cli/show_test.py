@@ -64,6 +64,14 @@ def test_show_row_without_vocabulary(t0):
     assert "--vocab=FILE" in err
 
 
+def test_show_prints_a_json_object_for_each_row(t0):
+    status, out, _ = t0("show", TASK, "--rows=2", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert status == 0 and len(rows) == 2
+    assert rows[0]["inputs"]["text"] == "a fine film Good or bad?"
+    assert [choice["text"] for choice in rows[0]["choices"]] == ["bad", "good"]
+
+
 def test_show_marks_truncation_at_the_token_limit(t0, own):
     import sentencepiece
 

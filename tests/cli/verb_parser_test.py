@@ -152,3 +152,14 @@ def test_cache_folders_have_the_names_of_t0_and_seqio_in_every_verb(parser, conf
     assert parser.parse(["m", f"--config={path}"]).cache_dirs == "/c"
     message = f"--cache_dirs is on the command line and in {path}: remove one of them"
     assert refused(parser, "m", f"--{name}=/a", f"--config={path}") == message
+
+
+def test_config_key_of_an_argument_without_a_name_is_refused(parser, config):
+    message = refused(parser, "m", f"--config={config('checkpoint: m')}")
+    assert message.endswith(
+        "'checkpoint' is not a flag: write it on the command line, without a name"
+    )
+
+
+def test_help_names_the_flag_of_caches_as_t0_published_it(parser):
+    assert "  --additional_task_cache_dirs DIR,DIR, --task" in parser.format_help()

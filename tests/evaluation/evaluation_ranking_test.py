@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from t0.evaluation import ranking
 from t0.evaluation import scorer as scorer_module
 from tests.evaluation import readable_examples
 from tests.evaluation.evaluation_runs import dataset, evaluate_on_mesh, read_scores
@@ -119,3 +120,23 @@ def test_ranking_equals_one_forward_pass_per_choice(  # noqa: PLR0913
         np.testing.assert_allclose(found, exact, atol=1e-4)
         assert order(found) == order(exact) == order(single), line["inputs"]
         assert line["prediction"] == int(np.argmax(exact))
+
+
+def test_prompts_of_a_dataset_share_a_line():
+    def entry(accuracy, examples, excluded):
+        counts = {"truncated_inputs": 1, "truncated_targets": 0, "excluded": {"no": excluded}}
+        return {"metrics": {"accuracy": accuracy}, "chance": 50.0, "examples": examples, **counts}
+
+    entries = {"rte_a": entry(40.0, 10, 0), "rte_b": entry(61.0, 9, 2)}
+    assert ranking.dataset_line("rte", entries) == (
+        " 50.5 %  (chance 50.0 %)  rte: mean of 2 prompts (40.0 to 61.0), 19 examples, "
+        "2 left out, 2 truncated"
+    )
+    del entries["rte_b"]
+    assert ranking.dataset_line("rte", entries) == (
+        " 40.0 %  (chance 50.0 %)  rte_a: 10 examples, 1 truncated"
+    )
+    shard = {"scored": 3, "choices": 8}
+    assert ranking.dataset_line("rte", {"a": shard, "b": shard}) == (
+        "rte: 6 of 16 choices are in this shard"
+    )

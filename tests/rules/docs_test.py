@@ -248,7 +248,9 @@ def test_docs_site_has_every_page_once():
 
 
 def flags_of(parser):
-    return {"help", *re.findall(r"--([\w-]+)", parser.format_usage())}
+    # The usage has only the first name of a flag.
+    names = [parser.format_usage(), *getattr(parser, "flags", ())]
+    return {"help", *re.findall(r"--([\w-]+)", " ".join(names))}
 
 
 @functools.cache

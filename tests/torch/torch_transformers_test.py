@@ -454,7 +454,8 @@ def test_missing_pytorch_error_message_names_install_command(world, folders):
     done = world.python("-c", f"{hidden}sys.exit(main({words}))")
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-    assert "PyTorch is not installed" in done.stderr and "bin/setup --with" in done.stderr
+    assert "is not a T5" in done.stderr and "torch" in done.stderr
+    assert "bin/setup --with hf" in done.stderr and "--engine" not in done.stderr
 
 
 def test_transformers_text_over_position_limit_is_refused(folders):
