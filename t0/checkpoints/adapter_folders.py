@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
@@ -31,7 +31,7 @@ from t0.checkpoints.shape import listed, shown
 from t0.checkpoints.weight_files import Weights, open_file
 from t0.config.model_spec import ModelShape
 from t0.config.plain_data import Positive, read_plain
-from t0.config.specification import AdapterSpec
+from t0.config.specification import BASES, AdapterSpec
 from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path
@@ -71,10 +71,12 @@ class BaseModel:
     Attributes:
       path: the path of its checkpoint.
       tensors: canonical name -> shape and hash of the tensor, from `describe_tensor`.
+      type: the type of its projections while the adapter was trained (`AdapterSpec.base`).
     """
 
     path: str
     tensors: Mapping[str, str]
+    type: Literal[BASES] = "full"
 
     @property
     def hash(self) -> str:
@@ -234,6 +236,8 @@ def write(
     else:
         config["feedforward_modules"] = [name for name in adapted if is_input_scaled(name)]
     record = {"path": base.path, "hash": base.hash, "tensors": dict(base.tensors), "step": step}
+    if base.type != "full":
+        record["type"] = base.type
     content = safetensors.numpy.save(
         {f"{_PREFIX}{name}": np.ascontiguousarray(array) for name, array in tensors.items()},
         {"format": "pt", _RECORD: json.dumps(record)},
@@ -385,6 +389,7 @@ def read_record(folder: Path) -> tuple[BaseModel | None, int | None]:
         base = BaseModel(
             read_plain(record["path"], str, "path"),
             read_plain(record["tensors"], Mapping[str, str], "tensors"),
+            read_plain(record.get("type", "full"), Literal[BASES], "type"),
         )
         if record["hash"] != base.hash:
             raise ValueError("its hash is not that of its tensors")

@@ -37,7 +37,7 @@ _UTILISATION = 0.4
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
 # `--help` shows them.
-_READ = ("engine", "finetune_steps", "checkpoint")
+_READ = ("engine", "finetune_steps", "checkpoint", "base")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
 # Macros that may be missing here, because a plan reads neither checkpoints nor data.
@@ -112,6 +112,7 @@ def main(args: argparse.Namespace) -> int:
             print(f"note: --{name} {text}", file=sys.stderr)
     args.exact |= args.every_block or args.every_slice
     flag_values = run_flags(args, "t0 plan", more=_READ)
+    args.base = flag_values.base
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":
         return _plan_on_gpus(args, flag_values)
@@ -136,9 +137,12 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     if args.price is not None and not args.gpu:
         raise UserError(f"--price needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(flag_values, slice_=False)
+    from t0.compat import gin
     from t0.run import gpu_plan
 
     _bind_steps(flag_values, None)
+    if args.base:
+        gin.bind_parameter("t0.adapter.base", args.base)
     gpus, gradients = 1 if args.gpus is None else args.gpus, args.gradients or "auto"
     default = _UTILISATION if args.gpu else MEASURED_UTILISATION
     utilisation = default if args.utilisation is None else args.utilisation
@@ -176,7 +180,7 @@ def _add_cost(
 # Flag that the plans of only one engine read -> this engine.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(("sweep", "exact", "start_step"), "mesh"),
-    **dict.fromkeys(("gpu", "gpus", "gradients"), "torch"),
+    **dict.fromkeys(("gpu", "gpus", "gradients", "base"), "torch"),
 }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.config.model_spec import ModelShape, require_t5
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
@@ -24,6 +24,7 @@ from t0.mesh import formulas
 from t0.mesh.plan import gib
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import run_arguments, spec_from_gin
+from t0.run.checkpoint_checks import check_base
 from t0.text_tables import table_lines, terminal_width
 from t0.torch import gpus, memory
 
@@ -81,6 +82,7 @@ class _Run:
         processes, lengths = processes or self.gpus, self.read["sequence_length"]
         rows = self.read["batch_size"] // processes // count
         plain = not switches.recompute and switches.gradients == "keep"
+        plain = plain and (self.adapter is None or self.adapter.base == "full")
         return memory.needed(
             self.shape,
             self.optimizer,
@@ -115,6 +117,8 @@ def _configured_run(count: int, gradients: str) -> tuple[_Run, dict[str, Any]]:
     shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
     batch = read["batch_size"]
     microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), count)
+    if is_configured("t0.adapter"):
+        check_base()
     adapter = spec_from_gin.configured_adapter()
     clips = bound("t0.apply_updates.clip_gradient_norm") is not None
     flops = memory.model_flops(
