@@ -447,8 +447,8 @@ def load(
     """
     with contextlib.closing(open_source(path, keep_slots=False)) as source:
         _check_sizes(model, source)
-        parameters, count = names_and_parameters(model), 0
-        for count, name in enumerate(expected_shapes(model.spec.sizes), 1):
+        parameters, expected = names_and_parameters(model), expected_shapes(model.spec.sizes)
+        for name in expected:
             array = np.asarray(source.load(name), np.float32)
             if exact:
                 entry = source.entries[name]
@@ -465,7 +465,7 @@ def load(
                 layer.fill(torch.from_numpy(_to_torch(array, name)))
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
-    lines = [recorder.restored_line(count, count, path, step)]
+    lines = [recorder.restored_line(len(expected), len(expected), path, step)]
     if optimizer:
         lines.append(recorder.slots_line(slots, len(optimizer.slots)))
     return step, lines

@@ -15,7 +15,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from t0.checkpoints import adapter_folders, names
+from t0.checkpoints import adapter_folders
+from t0.checkpoints.quantized_weights import is_quantized
 from t0.checkpoints.shape import expected_shapes
 from t0.config.model_spec import ModelShape
 from t0.config.specification import NF4_BLOCK, AdapterSpec, ConfiguredSpec
@@ -199,9 +200,7 @@ def host_bytes(shape: ModelShape, adapter: AdapterSpec | None) -> int:
     return FLOAT32_BYTES * (formulas.parameters(shape) if count is None else count)
 
 
-def _frozen_bytes(
-    shape: ModelShape, base: str, bytes_each: int, processes: int
-) -> tuple[int, int]:
+def _frozen_bytes(shape: ModelShape, base: str, bytes_each: int, processes: int) -> tuple[int, int]:
     """Returns the bytes of an adapter's frozen weights, and of the weights converted for a product.
 
     The projections of blocks are quantized. Each process has all of them, and converts one at a
@@ -211,14 +210,10 @@ def _frozen_bytes(
     count = formulas.parameters(shape)
     if base == "full":
         return bytes_each * count // processes, 0
-    sizes = [
-        size
-        for name, size in expected_shapes(shape).items()
-        if "/block_" in name and names.row_of(name).transposed and names.row_of(name).dims != "HB"
-    ]
+    sizes = [size for name, size in expected_shapes(shape).items() if is_quantized(name)]
     counts = [math.prod(size) for size in sizes]
     if base == "nf4":
-        quantized = sum(-(-n // 2) + FLOAT32_BYTES * -(-n // NF4_BLOCK) for n in counts)
+        quantized = sum(-(-n // NF4_BLOCK) * (NF4_BLOCK // 2 + FLOAT32_BYTES) for n in counts)
     else:
         quantized = sum(counts) + FLOAT32_BYTES * sum(columns for _, columns in sizes)
     root = _count_weights(shape)[0] if processes > 1 else 0

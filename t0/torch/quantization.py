@@ -47,12 +47,11 @@ class FrozenLinear(nn.Linear):
         if base == "full":
             return
         del self.weight
-        count, is_nf4 = rows * columns, base == "nf4"
-        shape, dtype = ((columns, rows), torch.int8)
-        if is_nf4:
-            shape, dtype = ((count + 1) // 2, 1), torch.uint8  # two weights in a byte
+        shape, dtype, scales = (columns, rows), torch.int8, columns
+        if base == "nf4":  # two weights in a byte, and whole blocks
+            scales = math.ceil(rows * columns / NF4_BLOCK)
+            shape, dtype = (scales * NF4_BLOCK // 2, 1), torch.uint8
         self.register_buffer("weight", torch.empty(shape, dtype=dtype))
-        scales = math.ceil(count / NF4_BLOCK) if is_nf4 else columns
         self.register_buffer("scales", torch.empty(scales))
 
     def fill(self, weight: torch.Tensor) -> None:
@@ -61,7 +60,8 @@ class FrozenLinear(nn.Linear):
 
         weight = weight.to(self.weight.device)
         if self._base == "nf4":
-            values, state = bnb.quantize_4bit(weight, blocksize=NF4_BLOCK, quant_type="nf4")
+            blocks = functional.pad(weight.flatten(), (0, -weight.numel() % NF4_BLOCK))
+            values, state = bnb.quantize_4bit(blocks, blocksize=NF4_BLOCK, quant_type="nf4")
             scales = state.absmax
         else:
             values, scales, _ = bnb.int8_vectorwise_quant(weight.half())
@@ -100,5 +100,7 @@ def _dequantize(
         return weight.to(dtype).mul_(scales[:, None] * (1 / 127))
     from bitsandbytes import functional as bnb
 
-    state = bnb.QuantState(scales, shape, blocksize=NF4_BLOCK, quant_type="nf4", dtype=dtype)
-    return bnb.dequantize_4bit(weight, state)
+    # Rows are blocks: with other rows, the kernel for CPUs takes the scales of wrong blocks.
+    blocks = (len(scales), NF4_BLOCK)
+    state = bnb.QuantState(scales, blocks, blocksize=NF4_BLOCK, quant_type="nf4", dtype=dtype)
+    return bnb.dequantize_4bit(weight, state).flatten()[: math.prod(shape)].view(shape)

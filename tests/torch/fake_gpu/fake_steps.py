@@ -8,7 +8,8 @@ process group "fake" stands for the other processes.
 
 Keys of a case: work ("train", "rank" or "decode"), size, processes, rows (per process), kernel,
 recompute, keep (of gathered weights), gradients, clip (the norm), adapter (LoRA's rank), base (the
-type of its frozen weights), microbatches, lengths, and fault: a mistake to inject ("item", "device" or "leak").
+type of its frozen weights), microbatches, lengths, and fault: a mistake to inject ("item", "device"
+or "leak").
 """
 
 import contextlib
