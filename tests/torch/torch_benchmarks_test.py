@@ -56,7 +56,7 @@ def test_gpu_benchmarks_report_a_missing_gpu_in_one_line(program):
 
 
 def test_gpu_acceptance_measures_gradients_memory_ranking_and_speed_on_cpu(tmp_path):
-    parts = ["gradients", "xxl", "memory", "ranking", "speed"]
+    parts = ["gradients", "xxl", "ranking", "speed"]
     done = _run(
         "gpu_acceptance.py", "--device=cpu", "--small", "--output", tmp_path, "--parts", *parts
     )
@@ -69,7 +69,7 @@ def test_gpu_acceptance_measures_gradients_memory_ranking_and_speed_on_cpu(tmp_p
     ]
     keep = ("keep", None, None)
     assert runs == [keep, ("fused", True, 0.0), keep, ("offload", True, 0.0)]
-    assert min(found[part][0]["formula"] for part in ("memory", "xxl")) > 0
+    assert found["xxl"][0]["formula"] > 0
     assert found["ranking"][0]["ours"] > 0
     rates = {record["system"]: record["rate"] for record in found["speed"]}
     assert list(rates) == ["ours", "Transformers", "Transformers, SDPA"]

@@ -25,7 +25,7 @@ from t0.torch.model import move_to_device  # noqa: E402
 # The kernel of bitsandbytes for CPUs is right if rows are multiples of 64, as in all public T5s.
 SHAPE = model_shape(d_model=64, d_ff=128, inner=64)
 LORA = {"method": "lora", "rank": 4, "alpha": 8.0, "projections": ("q", "o", "wi_0")}
-STEPS, RATE = 6, 0.02
+STEPS, RATE = 4, 0.01
 IDS = np.random.default_rng(5).integers(2, 100, (2, 12))
 
 
@@ -107,7 +107,7 @@ def train(loss, parameters):
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
-    [(torch.float32, 1e-5), pytest.param(torch.bfloat16, 2e-2, marks=pytest.mark.slow)],
+    [(torch.float32, 1e-5), pytest.param(torch.bfloat16, 1e-2, marks=pytest.mark.slow)],
     ids=["float32", "bfloat16"],
 )
 def test_losses_on_a_quantized_base_equal_those_of_peft(tmp_path, base, kind, dtype, tolerance):
@@ -130,7 +130,7 @@ def test_losses_on_a_quantized_base_equal_those_of_peft(tmp_path, base, kind, dt
             found[each] = train(lambda: model(batch)[0] / IDS.size, trained)  # noqa: B023
     expected = their_losses(base, tmp_path / kind, kind, dtype)
     assert found[kind] == pytest.approx(expected, rel=tolerance)
-    assert expected[-1] < 0.9 * expected[0]
+    assert expected[-1] < expected[0]
     if tolerance < 1e-3:  # another base has other losses
         assert found["full"][0] != pytest.approx(expected[0], rel=1e-3)
 
