@@ -33,6 +33,7 @@ NIGHTLY = {"seqio": "seqio-nightly==0.0.18.dev20250227"}
 FORCED = ("tfds-nightly==4.9.2.dev202308090034",)
 # As in .ci/transformers.lock, which is not in a source distribution; a test compares them.
 TORCH = "torch==2.13.0"
+BITSANDBYTES = "bitsandbytes==0.50.2"
 TEST_TOOLS = ("coverage", "hypothesis", "pytest", "ruff")
 # The test tools, their own dependencies, and a package that pip refuses.
 LEFT_OUT = (*TEST_TOOLS, "iniconfig", "pluggy", "sortedcontainers", "promptsource")
@@ -124,6 +125,8 @@ setup(
         "hf": [TORCH, *transformers()],
         # The PyTorch engine, in the release that the tests compare with.
         "torch": [TORCH],
+        # Quantizes the frozen weights of adapters; it needs nothing else that PyTorch does not.
+        "quantized": [TORCH, BITSANDBYTES],
         # The client with which TensorFlow asks the TPU API, for `--tpu=NAME`.
         "tpu": [*pins(TPU_LOCK).values()],
         # An extra of the original; its packages are in `install_requires` here.

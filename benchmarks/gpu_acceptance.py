@@ -1,10 +1,11 @@
-"""Tests the engine on a GPU: bits, parity with the CPU, kernels, memory, speed, ranking.
+"""Tests the engine on a GPU: bits, memory of large models, ranking, speed, parity with the CPU.
 
-    bin/gpu_acceptance                              # all parts, about 10 minutes on one GPU
+    bin/gpu_acceptance                              # all parts, about 15 minutes on one GPU
     bin/gpu_acceptance --parts kernels memory
     bin/gpu_acceptance --device=cpu --small         # does it work? minutes on a processor
 
-Each part is a process with a time limit. When a part ends, its results are added to
+Each part is a process with a time limit, which it prints. The parts that tell the most run first.
+When a part ends, its results are added to
 `gpu_acceptance.json` and `gpu_acceptance.md` in the folder --output, next to our goals. The program
 needs PyTorch, Transformers and pytest, but no TensorFlow, no network and no data.
 """
@@ -16,9 +17,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -33,13 +34,15 @@ from t0.torch import processes, sharding
 from t0.torch.model import KERNELS, attend
 
 ROOT = Path(__file__).resolve().parents[1]
-# Part -> its time limit in seconds. All parts together take about ten minutes.
+# Part -> its time limit in seconds. All parts together take about fifteen minutes.
 LIMITS = {
     "bits": 90,
-    "parity": 120,
-    "memory": 60,
-    "ranking": 60,
+    "gradients": 150,
+    "xxl": 60,
+    "ranking": 150,
     "speed": 320,
+    "memory": 60,
+    "parity": 120,
     "profile": 60,
     "kernels": 30,
 }
@@ -149,12 +152,23 @@ STEPS = (
 
 def memories(given: argparse.Namespace) -> Records:
     """Compares the peak memory of training steps with the formula of `t0.torch.memory`."""
+    return _peaks(given, STEPS)
+
+
+def xxl(given: argparse.Namespace) -> Records:
+    """Trains T5 1.1 xxl, the size of T0, which needs a GPU with 80 GB."""
+    return _peaks(given, (("xxl", 1, "1024+256", 1, "efficient", "on"),), gradients="fused")
+
+
+def _peaks(given: argparse.Namespace, steps: Sequence[Any], **options: str) -> Records:
     found: Records = []
-    steps = STEPS if not given.small else (("tiny", 2, "512+114", 1, "plain", "off"),)
+    if given.small:
+        steps = (("tiny", 2, "512+114", 1, "plain", "off"),)
     for size, rows, lengths, parts, kernel, recompute in steps:
         record = {"size": size, "rows": rows, "tokens": lengths, "kernel": kernel}
         try:
             settings = {"attention": [kernel], "recompute": recompute, "microbatches": parts}
+            settings |= options
             record |= _peak(given.device, size, rows, gpu.SHAPES[lengths], settings)
         except (RuntimeError, torch.OutOfMemoryError) as error:
             record["fault"] = str(error)[:300]
@@ -220,28 +234,71 @@ def bits(given: argparse.Namespace) -> Records:
         except RuntimeError as error:
             record["fault"] = str(error)[:300]
         else:
-            (first, losses, seconds), (second, other_losses, _) = runs
-            differing = sum(not torch.equal(first[name], second[name]) for name in first)
-            largest = max(float((first[name] - second[name]).abs().max()) for name in first)
-            record |= {
-                "seconds": seconds,
-                "equal losses": losses == other_losses,
-                "differing": f"{differing} of {len(first)}",
-                "largest": largest,
-            }
+            record |= {"seconds": runs[0].seconds} | _compare(*runs)
         torch.use_deterministic_algorithms(False)
         found.append(record)
         given.partial(found)
     return found
 
 
-def _after_steps(
-    device: str, size: str, rows: int, settings: Mapping[str, Any]
-) -> tuple[dict[str, torch.Tensor], list[float], float]:
-    """Returns a run's weights after `BIT_STEPS` steps, its losses, and the seconds of a step."""
+class _Run(NamedTuple):
+    """A run of `BIT_STEPS` steps: its weights and losses, seconds of the last step, and memory."""
+
+    weights: dict[str, torch.Tensor]
+    losses: list[dict[str, float]]
+    seconds: float
+    peak: int
+    formula: int
+
+
+def _compare(first: _Run, second: _Run) -> dict[str, Any]:
+    """Returns the fields of a record that say how two runs differ."""
+    pairs = [(value, second.weights[name]) for name, value in first.weights.items()]
+    differing = sum(not torch.equal(*pair) for pair in pairs)
+    return {
+        "equal losses": first.losses == second.losses,
+        "differing": f"{differing} of {len(pairs)}",
+        "largest": max(float((one - other).abs().max()) for one, other in pairs),
+    }
+
+
+# (microbatches, where gradients stay); the runs after "keep" are compared with it.
+GRADIENT_RUNS = ((1, "keep"), (1, "fused"), (2, "keep"), (2, "offload"))
+
+
+def gradients(given: argparse.Namespace) -> Records:
+    """Trains T0-3B with each value of --gradients: bits, seconds, and memory against the plan."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    size, found, kept = "tiny" if given.small else "xl", [], None
+    for microbatches, choice in GRADIENT_RUNS:
+        record = {"size": size, "rows": 2, "tokens": "512+114", "gradients": choice}
+        record |= {"microbatches": microbatches}
+        settings = {"gradients": choice, "microbatches": microbatches, "replays": False}
+        try:
+            run = _after_steps(given.device, size, 2, settings)
+        except RuntimeError as error:
+            record["fault"] = str(error)[:300]
+        else:
+            record |= {"seconds": run.seconds, "gib": run.peak / 2**30}
+            record |= {"formula": run.formula / 2**30, "ratio": run.peak / run.formula}
+            if choice == "keep":
+                kept = run
+            elif kept:
+                record |= _compare(kept, run)
+        found.append(record)
+        given.partial(found)
+    return found
+
+
+def _after_steps(device: str, size: str, rows: int, settings: Mapping[str, Any]) -> _Run:
+    """Returns a run with random weights after `BIT_STEPS` steps."""
     asked = {"size": size, "rows": rows, "lengths": gpu.SHAPES["512+114"], "type": "bfloat16"}
     with processes.join_processes(device) as joined:
         torch.manual_seed(0)
+        if device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         engine, batches = training_torch_ours.opened(asked | settings, joined)
         losses = [engine.take(next(batches)) for _ in range(BIT_STEPS - 1)]
         began = time.perf_counter()
@@ -251,9 +308,11 @@ def _after_steps(
             name: sharding.local_rows(parameter).detach().cpu().clone()
             for name, parameter in engine.model.named_parameters()
         }
+        peak = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+        run = _Run(weights, losses, seconds, peak, engine.needed.total)
     del engine
     gc.collect()
-    return weights, losses, seconds
+    return run
 
 
 # Part of a step -> a part of the names of its kernels; in this order.
@@ -294,8 +353,8 @@ def speed(given: argparse.Namespace) -> Records:
     """Measures tokens per second and MFU of our engine and of Transformers."""
     count, name = gpu.found_gpus(sys.executable) if given.device == "cuda" else (1, "")
     place = gpu.Place(sys.executable, given.device, count, name)
-    cases = [gpu.Case("large", "512+114", 16), gpu.Case("base", "512+114", 32)]
-    cases += [gpu.Case("xl", "512+114", 16)]
+    cases = [gpu.Case("xl", "512+114", 16), gpu.Case("large", "512+114", 16)]
+    cases += [gpu.Case("base", "512+114", 32)]
     cases += [gpu.Case("base", *case) for case in gpu.NANOT5]
     if given.small:
         cases = [gpu.Case("tiny", "512+114", 2)]
@@ -316,7 +375,14 @@ def speed(given: argparse.Namespace) -> Records:
 
 def ranking(given: argparse.Namespace) -> Records:
     """Compares the speed of our ranking with that of a plain loop over Transformers' model."""
-    size, examples = ("tiny", 24) if given.small else ("large", 600)
+    found: Records = []
+    for size, examples in (("tiny", 24),) if given.small else (("large", 600), ("xl", 300)):
+        found.append(_ranking(given, size, examples))
+        given.partial(found)
+    return found
+
+
+def _ranking(given: argparse.Namespace, size: str, examples: int) -> dict[str, Any]:
     data = list(_examples(examples))
     device = torch.device(given.device)
     dtype = torch.bfloat16 if given.device == "cuda" else torch.float32
@@ -330,15 +396,13 @@ def ranking(given: argparse.Namespace) -> Records:
         found[name] = time.perf_counter() - began
         del run
         gc.collect()
-    return [
-        {
-            "size": size,
-            "choices": choices,
-            "ours": choices / found["ours"],
-            "plain loop": choices / found["plain loop"],
-            "ratio": found["plain loop"] / found["ours"],
-        }
-    ]
+    return {
+        "size": size,
+        "choices": choices,
+        "ours": choices / found["ours"],
+        "plain loop": choices / found["plain loop"],
+        "ratio": found["plain loop"] / found["ours"],
+    }
 
 
 def _examples(count: int) -> Iterator[tuple[np.ndarray, list[np.ndarray]]]:
@@ -418,19 +482,23 @@ def _plain_scores(
 
 HEADINGS = {
     "bits": "The same steps twice",
-    "parity": "Tests that compare the GPU with the CPU",
-    "memory": "Peak memory of training steps",
+    "gradients": "Five steps with each value of --gradients",
+    "xxl": "A step of T5 1.1 xxl",
     "ranking": "Ranking",
     "speed": "Training speed",
+    "memory": "Peak memory of training steps",
+    "parity": "Tests that compare the GPU with the CPU",
     "profile": "Where the time of a step goes",
     "kernels": "Attention kernels, forward and backward",
 }
 PARTS: dict[str, Callable[[argparse.Namespace], Records]] = {
     "bits": bits,
-    "parity": parity,
-    "memory": memories,
+    "gradients": gradients,
+    "xxl": xxl,
     "ranking": ranking,
     "speed": speed,
+    "memory": memories,
+    "parity": parity,
     "profile": profile,
     "kernels": kernels,
 }
@@ -450,6 +518,8 @@ COLUMNS = {
     "size": ("size of T5 1.1", ""),
     "rows": ("sequences", ""),
     "tokens": ("tokens per sequence", ""),
+    "gradients": ("--gradients", ""),
+    "microbatches": ("microbatches", "d"),
     "system": ("system", ""),
     "compiled": ("compiled", ""),
     "deterministic": ("deterministic kernels", ""),
@@ -516,6 +586,11 @@ def verdicts(parts: Mapping[str, Records]) -> Iterator[dict[str, Any]]:
                 "goal": goal,
                 **_found(f"{record['gib']:.1f} GiB", abs(record["ratio"] - 1) < 0.1),
             }
+    for record in parts.get("gradients", ()):
+        if "differing" in record:
+            goal = f"T0-3B with --gradients={record['gradients']}: after {BIT_STEPS} steps, the "
+            goal += "same bits as with keep"
+            yield {"goal": goal, **_found(record["differing"], record["largest"] == 0)}
     for record in parts.get("ranking", ()):
         goal = f"ranking with T5 1.1 {record['size']}: at least 3 times the choices per second of "
         goal += "a plain loop over Transformers' model"
@@ -556,6 +631,7 @@ def run_part(name: str, given: argparse.Namespace) -> Records:
     words = [f"--device={given.device}", f"--output={given.output}", "--part", name]
     words += ["--small"] if given.small else []
     words += ["--systems", *given.systems] if given.systems else []
+    print(f"{name}: up to {LIMITS[name]} s", file=sys.stderr, flush=True)
     try:
         subprocess.run(
             [sys.executable, "-W", "ignore", __file__, *words], timeout=LIMITS[name], check=True

@@ -6,7 +6,7 @@ The line {"steps": 3} requests three steps. The answer {"seconds": 4.1, "process
 "tokens": 7680, "peak": 0} has the seconds by the clock and of the processor, the tokens without
 padding, and the peak bytes of a GPU. The settings come from `training_torch.py` and `gpu.py`: size,
 rows, lengths, type, and optionally cache, split, device, microbatches, recompute, compiled,
-attention and replays. With `torchrun`, the first process reads and answers.
+gradients, attention and replays. With `torchrun`, the first process reads and answers.
 """
 
 import json
@@ -61,6 +61,7 @@ def opened(
         recompute=settings.get("recompute", "off"),
         compiled=settings.get("compiled", False),
         replays=settings.get("replays", True),
+        gradients=settings.get("gradients", "auto"),
         attention=tuple(settings.get("attention", KERNELS)),
     )
     engine = torch_session.TorchEngine(

@@ -89,7 +89,8 @@ def install_command(extra: str) -> str:
     """Returns the command that installs an optional extra without breaking the installation.
 
     Args:
-      extra: "torch", "hf" (PyTorch and transformers) or "tpu".
+      extra: "torch", "hf" (PyTorch and transformers), "quantized" (PyTorch and bitsandbytes) or
+        "tpu".
     """
     if is_checkout():
         return f"bin/setup --with {extra}"

@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
@@ -27,12 +27,13 @@ from t0.checkpoints import names, torch_shards
 from t0.checkpoints.formats import FLOAT32, CheckpointSource, checked_step, checksum, write_json
 from t0.checkpoints.other_folders import ADAPTER as CONFIG
 from t0.checkpoints.other_folders import hint
+from t0.checkpoints.quantized_weights import is_quantized, round_weight
 from t0.checkpoints.shape import listed, shown
 from t0.checkpoints.weight_files import Weights, open_file
 from t0.config.model_spec import ModelShape
 from t0.config.plain_data import Positive, read_plain
-from t0.config.specification import AdapterSpec
-from t0.errors import UserError
+from t0.config.specification import BASES, AdapterSpec
+from t0.errors import UserError, say
 from t0.files import publishing
 from t0.files.any_path import any_path
 from t0.files.paths import read_bytes
@@ -41,6 +42,7 @@ from t0.files.untrusted import check_bucket, match_names, named_buckets, parsed_
 WEIGHTS = "adapter_model.safetensors"
 _LARGEST = 2**34  # bytes of an adapter's weights
 _PREFIX, _RECORD, _BASE = "base_model.model.", "t0", "base_model_name_or_path"
+_TYPE = "t0_base"  # in a copy that `join` writes: the type of the base's projections
 # Names in gin -> (name in PEFT, the projections that are adapted by default).
 METHODS = {"ia3": ("IA3", ("k", "v", "wo")), "lora": ("LORA", ("q", "v"))}
 # (IA)3 scales the input of these projections, and the output of all others.
@@ -52,7 +54,7 @@ _COPY = re.compile(r"(.+?)(?:\.base_layer)?\.weight")
 _REMEDY = "merge the adapter with PEFT (merge_and_unload), and use the merged model"
 # Fields of PEFT's configs that do not change the merged weights, or that this module reads. If any
 # other field is set, this module cannot merge the adapter.
-_READ = {"peft_type", _BASE, "r", "lora_alpha", "use_rslora"}
+_READ = {"peft_type", _BASE, _TYPE, "r", "lora_alpha", "use_rslora"}
 _IGNORED = {
     *("revision", "task_type", "inference_mode", "auto_mapping", "peft_version", "lora_dropout"),
     *("target_modules", "exclude_modules", "feedforward_modules", "layers_to_transform"),
@@ -71,10 +73,12 @@ class BaseModel:
     Attributes:
       path: the path of its checkpoint.
       tensors: canonical name -> shape and hash of the tensor, from `describe_tensor`.
+      type: the type of its projections while the adapter was trained (`AdapterSpec.base`).
     """
 
     path: str
     tensors: Mapping[str, str]
+    type: Literal[BASES] = "full"
 
     @property
     def hash(self) -> str:
@@ -234,6 +238,8 @@ def write(
     else:
         config["feedforward_modules"] = [name for name in adapted if is_input_scaled(name)]
     record = {"path": base.path, "hash": base.hash, "tensors": dict(base.tensors), "step": step}
+    if base.type != "full":
+        record["type"] = base.type
     content = safetensors.numpy.save(
         {f"{_PREFIX}{name}": np.ascontiguousarray(array) for name, array in tensors.items()},
         {"format": "pt", _RECORD: json.dumps(record)},
@@ -246,7 +252,8 @@ class AdapterSource(CheckpointSource):
     """A base model with an adapter merged into its weights.
 
     The merged weights are float32, even if the base has bfloat16 weights. So merging does not round
-    them to bfloat16.
+    them to bfloat16. If the adapter was trained on a quantized base, all projections of the base
+    get the values with which the adapter was trained.
 
     Args:
       folder: the adapter's folder.
@@ -264,6 +271,7 @@ class AdapterSource(CheckpointSource):
         self._base, config = base, _read_config(folder)
         self._file = _open_weights(folder)
         self.recorded, step = read_record(folder)
+        self._type = config.get(_TYPE) or (self.recorded.type if self.recorded else "full")
         self._rank, self._scale = _read_rank_and_scale(folder, config)
         self._keys: dict[str, dict[str, str]] = {}
         self._copies: dict[str, str] = {}
@@ -291,7 +299,9 @@ class AdapterSource(CheckpointSource):
                 name, {factor: self._file.tensors[k].shape for factor, k in keys.items()}
             )
         self.entries = {
-            name: dataclasses.replace(entry, dtype=FLOAT32) if name in self._keys else entry
+            name: dataclasses.replace(entry, dtype=FLOAT32)
+            if name in self._keys or self._rounds(name)
+            else entry
             for name, entry in base.parameters.items()
         }
         self.model, self.unused = base.model, base.unused
@@ -304,6 +314,8 @@ class AdapterSource(CheckpointSource):
             self.recorded.check({name: describe_tensor(array)}, self._base.path, self.path)
         if name in self._copies:
             self._check_copy(name, array)
+        if self._rounds(name):
+            array = round_weight(array, self._type)
         if name not in self._keys:
             return array
         factors = {
@@ -318,6 +330,9 @@ class AdapterSource(CheckpointSource):
     def close(self) -> None:
         """Closes the base."""
         self._base.close()
+
+    def _rounds(self, name: str) -> bool:
+        return self._type != "full" and is_quantized(name)
 
     def _check_copy(self, name: str, array: np.ndarray) -> None:
         """Checks that PEFT's copy of a base's tensor is equal to it, except for its data type."""
@@ -385,6 +400,7 @@ def read_record(folder: Path) -> tuple[BaseModel | None, int | None]:
         base = BaseModel(
             read_plain(record["path"], str, "path"),
             read_plain(record["tensors"], Mapping[str, str], "tensors"),
+            read_plain(record.get("type", "full"), Literal[BASES], "type"),
         )
         if record["hash"] != base.hash:
             raise ValueError("its hash is not that of its tensors")
@@ -410,15 +426,17 @@ def choose(adapters: Sequence[str]) -> Path:
     return folder
 
 
-def join(adapters: Sequence[str], base: str, folder: str) -> str:
+def join(adapters: Sequence[str], base: str, folder: str, type_: str | None = None) -> str:
     """Copies an adapter into `folder`, writes the base's path into the copy, and returns its path.
 
-    If the copy exists already, it is not made again.
+    If the copy exists already, it is not made again. If the base is quantized, or was quantized
+    while the adapter was trained, a line says which type is read.
 
     Args:
       adapters: the values of --adapter.
       base: the path of the base.
       folder: the folder of a run's results.
+      type_: the type of the base's projections (`AdapterSpec.base`); None as during training.
 
     Raises:
       UserError: if there are several adapters, the adapter cannot be read, or the folder is remote.
@@ -435,6 +453,11 @@ def join(adapters: Sequence[str], base: str, folder: str) -> str:
     else:
         base = str(Path(base).absolute())
     _open_weights(source)
+    recorded, _ = read_record(source)
+    trained = recorded.type if recorded else "full"
+    if {trained, type_ or trained} != {"full"}:
+        say(f"the base is read in {type_ or trained}; the adapter was trained on {trained}")
+    config |= {_TYPE: type_} if type_ else {}
     weights, text = read_bytes(source / WEIGHTS, _LARGEST), json.dumps({**config, _BASE: base})
     key = checksum(np.frombuffer(text.encode() + weights, np.uint8))
     target = Path(folder) / f"adapter-{key}"
@@ -472,6 +495,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         wrong = value and value != "none" and name not in _READ | _IGNORED
         if name == "init_lora_weights":
             wrong = value not in _INITIAL
+        if name == _TYPE:
+            wrong = value not in BASES
         if wrong:
             raise UserError(
                 f"{folder / CONFIG}: {shown(name)} = {shown(value)} is not supported: {_REMEDY}"

@@ -15,6 +15,7 @@ from typing import Any
 
 from t0.config.flag_table import CACHE_FLAGS
 from t0.config.plain_data import Positive, read_plain
+from t0.config.specification import BASES
 from t0.errors import UserError
 
 
@@ -82,6 +83,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "action": "append",
         "metavar": "DIR",
         "help": "an adapter to merge into the weights: a folder of PEFT, or a run that trained one",
+    },
+    "base": {
+        "choices": BASES,
+        "help": "with --adapter: type of the base's projections (default: as it was trained)",
     },
     "num_fewshot": {
         "action": Number,

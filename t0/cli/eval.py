@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--join", choices=other_folders.JOINS, help=join)
     add_shared(parser, "num_fewshot", "fewshot_options")
-    add_shared(parser, "adapter", "batch_tokens", "activation_dtype", "engine", "device")
+    add_shared(parser, "adapter", "base", "batch_tokens", "activation_dtype", "engine", "device")
     add_shared(parser, "data_dir", "skip_bad_rows", "split", "cache_dirs", "module_import")
     add_shared(parser, "quiet", "json")
 
@@ -119,6 +119,8 @@ def main(args: argparse.Namespace) -> int:
     name = Path(source.rpartition("@")[0] or source).name
     is_t5 = not other_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
+    if args.base and not args.adapter:
+        raise UserError(f"--base={args.base} needs --adapter: add it, or leave out --base")
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         adapter = adapter_folders.choose(adapters)
@@ -129,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
             )
     output = Path(args.output or Path("t0_eval") / (name + _shots(args)))
     if args.adapter:
-        path = adapter_folders.join(adapters, path, str(output))
+        path = adapter_folders.join(adapters, path, str(output), args.base)
     engine, run = prepare(path, source, output, args)
     with ProgressLine.hidden(hides=args.quiet or args.json):
         run(_evaluation(args, str(output), lengths, shard, engine))

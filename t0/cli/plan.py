@@ -42,7 +42,7 @@ _UTILISATION = 0.4
 _GPUS = [gpu.name for gpu in GPUS]
 # Flags of `t5_mesh_transformer` that a plan reads, in addition to the flags that configure gin.
 # `--help` shows them.
-_READ = ("engine", "finetune_steps", "checkpoint")
+_READ = ("engine", "finetune_steps", "checkpoint", "base")
 _SHOWN = {*_READ, "gin_file", "gin_param", "module_import", "vocab", "data_dir"}
 _SHOWN |= {"gin_location_prefix", "gin_search_paths"}
 # Macros that may be missing here, because a plan reads neither checkpoints nor data.
@@ -134,6 +134,7 @@ def main(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> int:
     flag_values = run_flags(args, "t0 plan", more=_READ)
+    args.base = flag_values.base
     _check_engine_flags(args, flag_values.engine)
     if flag_values.engine == "torch":
         return _plan_on_gpus(args, flag_values)
@@ -160,8 +161,11 @@ def _plan_on_gpus(args: argparse.Namespace, flag_values: Any) -> int:
     if args.price is not None and not args.gpu:
         raise UserError(f"--price needs --gpu, one of {', '.join(_GPUS)}")
     configure_run(flag_values, slice_=False)
+    from t0.compat import gin
     from t0.run import gpu_plan, spec_from_gin
 
+    if args.base:
+        gin.bind_parameter("t0.adapter.base", args.base)
     # The steps of an adapter count from 0, whatever the step of its base is.
     first = 0 if spec_from_gin.configured_adapter() else None
     start_step = _bind_steps(flag_values, first)
@@ -201,7 +205,7 @@ def _add_cost(
 # Flag that the plans of only one engine read -> this engine.
 _ENGINE_OF_FLAG = {
     **dict.fromkeys(("sweep", "exact", "start_step"), "mesh"),
-    **dict.fromkeys(("gpu", "gpus", "gradients"), "torch"),
+    **dict.fromkeys(("gpu", "gpus", "gradients", "base"), "torch"),
 }
 
 

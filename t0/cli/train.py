@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from t0.cli.arguments import JoinedList, Number, add_shared, apply_starter_folder, split_list
 from t0.config.plain_data import BelowOne, Count, NotNegative, Positive
+from t0.config.specification import BASES
 from t0.errors import UserError, install_command, printable
 from t0.progress import ProgressLine
 
@@ -67,6 +68,7 @@ _FLAGS = {
     "epochs": "epochs",
     "seed": "seed",
     "activation_dtype": "activation_dtype",
+    "base": "base",
     "data_dir": "data_dir",
 }
 _SETTING = re.compile(r"[A-Za-z_][\w./]*\s*=\s*\S.*", re.S)
@@ -88,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "train an adapter with PyTorch instead of all weights; tfew: (IA)3 with T-Few's losses"
     )
     add("--adapter", choices=[name for name in _RECIPES if name], help=adapter)
+    base = "type of an adapter's frozen weights; nf4: 4 bits, int8: 8 bits (default: full)"
+    add("--base", choices=BASES, help=base)
     rate = "learning rate, with an adapter the highest one (default: the run file's)"
     add("--lr", action=Number, kind=NotNegative, metavar="RATE", help=rate)
     batch = "sequences per step (default: 128, for lora 32, for ia3 and tfew 8)"
@@ -222,6 +226,11 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"--output={args.output}: expected a local folder. For a bucket, use "
             "t5_mesh_transformer --model_dir"
+        )
+    if args.base and not args.adapter:
+        raise UserError(
+            f"--base={args.base} is for the frozen weights of an adapter: add --adapter=lora, or "
+            "leave out --base"
         )
     if args.adapter and args.engine == "tensorflow":
         raise UserError(

@@ -9,6 +9,8 @@ table. Importing it is fast.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from t0.config.specification import BASES
+
 # The values of `run.mode`. Without a TPU, "train", "score_eval" and "infer" run our own code.
 GIN_MODES = (
     "train",
@@ -160,6 +162,8 @@ TABLE = (
          macros=("INIT_CHECKPOINT", "infer_checkpoint_step")),
     Flag("multi_string", "adapter", None, "A folder of PEFT to merge into --checkpoint.",
          modes=_reads(*(mode for mode in GIN_MODES if mode != "train"))),
+    Flag("enum", "base", None, "Type of the frozen weights of a new adapter (docs/adapters.md).",
+         BASES, modes=_sets("t0.adapter.base", "train"), tpu="never"),
     Flag("string", "export_hf", None, "After training, export the model here for Hugging Face.",
          plan="ignores"),
     Flag("integer", "shard_id", None, "Inference, ranking: which of --num_shards to run, from 0.",

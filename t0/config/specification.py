@@ -226,6 +226,10 @@ class ChoiceLosses:
         return any(dataclasses.astuple(self))
 
 
+BASES = ("full", "nf4", "int8")
+NF4_BLOCK = 64  # the weights that share a scale, which is their largest absolute value
+
+
 @dataclasses.dataclass(frozen=True)
 class AdapterSpec:
     """A small set of weights that is trained instead of the model's weights; gin: `t0.adapter`.
@@ -242,6 +246,8 @@ class AdapterSpec:
         of Hugging Face's names, such as "SelfAttention.q", or a regular expression of whole names.
       exclude_modules: the modules among them that are not adapted, in the same form.
       layers_to_transform: the numbers of the adapted blocks of each stack; empty for all blocks.
+      base: the type of the frozen projections: "full" for the type of activations, or "nf4" or
+        "int8" for weights of 4 or 8 bits, quantized with bitsandbytes.
     """
 
     method: Literal["ia3", "lora"]
@@ -252,6 +258,7 @@ class AdapterSpec:
     target_modules: Sequence[str] | str = ()
     exclude_modules: Sequence[str] | str = ()
     layers_to_transform: Sequence[Count] = ()
+    base: Literal[BASES] = "full"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin
-from t0.config.bindings import bound
+from t0.config.bindings import bound, is_configured
 from t0.config.model_spec import ModelShape, require_t5
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
@@ -24,6 +24,7 @@ from t0.mesh import formulas
 from t0.mesh.plan import gib, step_of_checkpoint
 from t0.mesh.pod_run import configured_vocabulary_size
 from t0.run import run_arguments, spec_from_gin
+from t0.run.checkpoint_checks import check_base
 from t0.text_tables import table_lines, terminal_width
 from t0.torch import gpus, memory
 
@@ -81,6 +82,7 @@ class _Run:
         processes, lengths = processes or self.gpus, self.read["sequence_length"]
         rows = self.read["batch_size"] // processes // count
         plain = not switches.recompute and switches.gradients == "keep"
+        plain = plain and (self.adapter is None or self.adapter.base == "full")
         return memory.needed(
             self.shape,
             self.optimizer,
@@ -115,6 +117,8 @@ def _configured_run(count: int, gradients: str) -> tuple[_Run, dict[str, Any]]:
     shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
     batch = read["batch_size"]
     microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), count)
+    if is_configured("t0.adapter"):
+        check_base()
     adapter = spec_from_gin.configured_adapter()
     clips = bound("t0.apply_updates.clip_gradient_norm") is not None
     flops = memory.model_flops(
@@ -244,23 +248,24 @@ def gpu_plan(
         "per_gpu_bytes": per_gpu,
         "verdict": verdict,
         "flops": {"per_step": run.work.flops},
-        **_describe_adapter(run, _bytes_each(card)),
+        **_describe_adapter(run, required.weights),
         "time": time,
         "run": _whole_run(run, time, start_step),
     }
 
 
-def _describe_adapter(run: _Run, bytes_each: int) -> dict[str, Any]:
-    """Returns the trained and frozen weights on each GPU, if an adapter is trained."""
+def _describe_adapter(run: _Run, weights: int) -> dict[str, Any]:
+    """Returns the bytes of trained and frozen weights on each GPU, if an adapter is trained."""
     if run.adapter is None:
         return {}
     trained = memory.host_bytes(run.shape, run.adapter)
     return {
         "adapter": {
             "method": run.adapter.method,
+            "base": run.adapter.base,
             "parameters": trained // formulas.FLOAT32_BYTES,
             "trained_bytes": trained // run.gpus,
-            "frozen_bytes": bytes_each * formulas.parameters(run.shape) // run.gpus,
+            "frozen_bytes": weights - trained // run.gpus,
         }
     }
 
@@ -397,8 +402,9 @@ def _kinds_of_memory(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
     sizes = {_KINDS[key]: size for key, size in plan["per_gpu_bytes"].items()}
     if adapter := plan.get("adapter"):
         del sizes[_KINDS["weights"]]
-        dtype, method = plan["switches"]["activation_dtype"], adapter["method"]
-        yield f"frozen weights, {dtype}, sharded", adapter["frozen_bytes"]
+        base, method = adapter["base"], adapter["method"]
+        form = f"{plan['switches']['activation_dtype']}, sharded" if base == "full" else base
+        yield f"frozen weights, {form}", adapter["frozen_bytes"]
         yield f"trained weights ({method}), float32, sharded", adapter["trained_bytes"]
     yield from sizes.items()
 

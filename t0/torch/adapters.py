@@ -23,15 +23,16 @@ from t0.config.specification import AdapterSpec, RunSpec
 from t0.errors import UserError
 from t0.files.any_path import any_path
 from t0.torch.model import T5
+from t0.torch.quantization import FrozenLinear
 
 _FACTORS = (".ia3_l", ".lora_A.weight", ".lora_B.weight")
 
 
-class ScaledLinear(nn.Linear):
+class ScaledLinear(FrozenLinear):
     """A linear layer with (IA)3: learned factors of its inputs or outputs."""
 
-    def __init__(self, rows: int, columns: int, *, inputs: bool) -> None:
-        super().__init__(rows, columns, bias=False)
+    def __init__(self, rows: int, columns: int, base: str, *, inputs: bool) -> None:
+        super().__init__(rows, columns, base)
         self._inputs = inputs
         self.ia3_l = nn.Parameter(torch.empty(rows if inputs else columns))
 
@@ -40,11 +41,11 @@ class ScaledLinear(nn.Linear):
         return super().forward(x * self.ia3_l) if self._inputs else super().forward(x) * self.ia3_l
 
 
-class LoraLinear(nn.Linear):
+class LoraLinear(FrozenLinear):
     """A linear layer with LoRA: adds alpha / rank times the product of two small matrices."""
 
     def __init__(self, rows: int, columns: int, spec: AdapterSpec) -> None:
-        super().__init__(rows, columns, bias=False)
+        super().__init__(rows, columns, spec.base)
         self._rate, self._scale = spec.dropout, spec.alpha / spec.rank
         self.lora_A = nn.Linear(rows, spec.rank, bias=False)
         self.lora_B = nn.Linear(spec.rank, columns, bias=False)
@@ -58,17 +59,23 @@ class LoraLinear(nn.Linear):
 def add(model: T5, spec: AdapterSpec) -> None:
     """Adds an adapter, whose parameters have no values yet, to the projections of a model.
 
+    All projections of the model's blocks get the type `spec.base`.
+
     Raises:
       UserError: if the model does not have a projection, or the rank is too large.
     """
-    for path, size in adapter_folders.adapted_modules(spec, model.spec.sizes).items():
-        parent, _, name = path.rpartition(".")
-        adapted = (
-            ScaledLinear(*size, inputs=is_input_scaled(path))
-            if spec.method == "ia3"
-            else LoraLinear(*size, spec)
-        )
-        setattr(model.get_submodule(parent), name, adapted)
+    adapted = adapter_folders.adapted_modules(spec, model.spec.sizes)
+    for path, linear in list(model.named_modules()):
+        if not isinstance(linear, nn.Linear) or ".block." not in path:
+            continue
+        size = linear.in_features, linear.out_features
+        if path not in adapted:
+            layer = FrozenLinear(*size, spec.base)
+        elif spec.method == "ia3":
+            layer = ScaledLinear(*size, spec.base, inputs=is_input_scaled(path))
+        else:
+            layer = LoraLinear(*size, spec)
+        model.set_submodule(path, layer)
 
 
 def adapter_parameters(model: T5) -> dict[str, nn.Parameter]:

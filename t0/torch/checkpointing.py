@@ -447,7 +447,8 @@ def load(
     """
     with contextlib.closing(open_source(path, keep_slots=False)) as source:
         _check_sizes(model, source)
-        for name, parameter in names_and_parameters(model).items():
+        parameters, expected = names_and_parameters(model), expected_shapes(model.spec.sizes)
+        for name in expected:
             array = np.asarray(source.load(name), np.float32)
             if exact:
                 entry = source.entries[name]
@@ -457,11 +458,14 @@ def load(
                 array = array if wide is None else wide
             if hashes is not None:
                 hashes[name] = adapter_folders.describe_tensor(array)
-            _fill_rows(parameter, array, name, world)
+            if name in parameters:
+                _fill_rows(parameters[name], array, name, world)
+            else:
+                layer = model.get_submodule(names.hf_name(name).removesuffix(".weight"))
+                layer.fill(torch.from_numpy(_to_torch(array, name)))
         step, prefix = source.facts.step or 0, source.path
         slots = _load_slots(optimizer, prefix, world) if optimizer and source.kind == "mtf" else 0
-    count = len(names_and_parameters(model))
-    lines = [recorder.restored_line(count, count, path, step)]
+    lines = [recorder.restored_line(len(expected), len(expected), path, step)]
     if optimizer:
         lines.append(recorder.slots_line(slots, len(optimizer.slots)))
     return step, lines

@@ -16,9 +16,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from t0.checkpoints import adapter_folders
+from t0.checkpoints.quantized_weights import is_quantized
 from t0.checkpoints.shape import expected_shapes
 from t0.config.model_spec import ModelShape
-from t0.config.specification import AdapterSpec, ConfiguredSpec
+from t0.config.specification import NF4_BLOCK, AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
 from t0.mesh import formulas
 from t0.mesh.formulas import FLOAT32_BYTES, TORCH_FUSED, TORCH_PLAIN, Share
@@ -172,18 +173,19 @@ def needed(
     host = host_bytes(shape, adapter) if switches.gradients == "offload" else 0
     needs = [Needed(weights, slots, **each, host=host) for each in moments]
     if adapter:
-        # Frozen weights have the type of activations, and no gradients, slots and updates. If steps
-        # are replayed, the model computes with the stored weights. Otherwise `gathered` is an upper
-        # bound. Moments with neither activations nor an update are left out, because they are about
-        # the gradients of frozen weights.
+        # Frozen weights have no gradients, slots and updates. If steps are replayed, the model
+        # computes with the stored weights. Otherwise `gathered` is an upper bound. Moments with
+        # neither activations nor an update are left out, because they are about the gradients of
+        # frozen weights.
         own = host_bytes(shape, adapter) // processes
+        frozen, converted = _frozen_bytes(shape, adapter.base, share.bytes_each, processes)
         needs = [
             dataclasses.replace(
                 each,
-                weights=share.bytes_each * formulas.parameters(shape) // processes + own,
+                weights=frozen + own,
                 slots=2 * own,
                 gradients=own * processes,
-                gathered=own if replays else each.gathered,
+                gathered=converted or (own if replays else each.gathered),
                 update=4 * own if each.update else 0,
             )
             for each in needs
@@ -196,6 +198,27 @@ def host_bytes(shape: ModelShape, adapter: AdapterSpec | None) -> int:
     """Returns the bytes of the gradients of all trained weights, which may be in host memory."""
     count = adapter_folders.count_weights(adapter, shape) if adapter else None
     return FLOAT32_BYTES * (formulas.parameters(shape) if count is None else count)
+
+
+def _frozen_bytes(shape: ModelShape, base: str, bytes_each: int, processes: int) -> tuple[int, int]:
+    """Returns the bytes of an adapter's frozen weights, and of the weights converted for a product.
+
+    The projections of blocks are quantized. Each process has all of them, and converts one at a
+    time to the type of activations; it gathers the weights outside blocks. Without quantization,
+    the second number is 0.
+    """
+    count = formulas.parameters(shape)
+    if base == "full":
+        return bytes_each * count // processes, 0
+    sizes = [size for name, size in expected_shapes(shape).items() if is_quantized(name)]
+    counts = [math.prod(size) for size in sizes]
+    if base == "nf4":
+        quantized = sum(-(-n // NF4_BLOCK) * (NF4_BLOCK // 2 + FLOAT32_BYTES) for n in counts)
+    else:
+        quantized = sum(counts) + FLOAT32_BYTES * sum(columns for _, columns in sizes)
+    root = _count_weights(shape)[0] if processes > 1 else 0
+    other = bytes_each * (count - sum(counts)) // processes
+    return quantized + other, bytes_each * (max(counts) + root)
 
 
 def _eager_moments(

@@ -97,9 +97,13 @@ def unsharded(
 
 
 def names_and_parameters(model: T5) -> dict[str, nn.Parameter]:
-    """Returns canonical name -> parameter, in the order of the variables in Mesh TensorFlow."""
+    """Returns canonical name -> parameter, in the order of the variables in Mesh TensorFlow.
+
+    Quantized weights are not parameters.
+    """
     parameters = dict(model.named_parameters())
-    return {name: parameters[names.hf_name(name)] for name in expected_shapes(model.spec.sizes)}
+    pairs = ((name, names.hf_name(name)) for name in expected_shapes(model.spec.sizes))
+    return {name: parameters[key] for name, key in pairs if key in parameters}
 
 
 @dataclasses.dataclass(frozen=True)

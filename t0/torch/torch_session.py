@@ -44,6 +44,7 @@ from t0.torch.data_worker import WorkerData
 from t0.torch.gradients import BlockUpdates, HostSums, check_host_memory
 from t0.torch.model import KERNELS, LOSS, SUM_NAMES, choose_kernel, move_to_device
 from t0.torch.processes import World, check_local
+from t0.torch.quantization import check_installed
 from t0.torch.schedules import schedule
 from t0.training import model_directory, recorder, resume_file
 from t0.training.loop import (
@@ -117,6 +118,7 @@ def train(
       SystemExit: with the status `PREEMPTED` after SIGTERM, or 130 after Ctrl-C.
     """
     options = _read_options(spec, world)
+    check_installed(spec.adapter.base if spec.adapter else "full")
     if spec.adapter and compute.export_mtf:
         raise UserError(
             "--export_mtf is for whole models, and this run trains an adapter. Merge it later: "
@@ -355,8 +357,9 @@ class TorchEngine:
         # CUDA graphs. The logits of answer choices are computed only at tokens, whose number
         # differs between batches, but the shapes of a CUDA graph are fixed.
         choices = bool(self._spec.choice_losses)
+        quantized = self._spec.adapter and self._spec.adapter.base != "full"
         allowed = self._compute.replays and not switches.recompute and not choices
-        allowed = allowed and switches.gradients == "keep"
+        allowed = allowed and switches.gradients == "keep" and not quantized
         return allowed and self._world.size == 1 and self._world.device.type in cuda_graphs.DEVICES
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
@@ -484,12 +487,15 @@ class TorchEngine:
         spec, hashes = self._spec, {}
         base_path = adapters.check_base(spec)
         _, lines = checkpointing.load(self.model, None, base_path, self._world, hashes=hashes)
-        base = BaseModel(base_path, hashes)
+        base = BaseModel(base_path, hashes, spec.adapter.base)
         self.checkpoints.write_adapter = functools.partial(
             adapters.write, model=self.model, spec=spec.adapter, base=base, writes=self._world.first
         )
         trained = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        return base, [*lines, f"adapter: {spec.adapter.method}, {trained:,} trained weights"]
+        line = f"adapter: {spec.adapter.method}, {trained:,} trained weights"
+        if spec.adapter.base != "full":
+            line += f", on projections in {spec.adapter.base}"
+        return base, [*lines, line]
 
     def fill_at_random(self) -> None:
         """Fills the weights with random initial values."""

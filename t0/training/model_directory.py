@@ -71,6 +71,7 @@ _ADDED = {
     "adapter.target_modules": "()",
     "adapter.exclude_modules": "()",
     "adapter.layers_to_transform": "()",
+    "adapter.base": "'full'",
 }
 # Parameters that may differ between two starts of the same run.
 _MAY_DIFFER = re.compile(

@@ -149,7 +149,7 @@ def test_flag_of_a_library_is_passed_to_it(name, monkeypatch):
     assert found[name].value == given[name].value != flags.command_flags()[name].value
 
 
-PLAN_READS = ("engine", "finetune_steps", "checkpoint")
+PLAN_READS = ("engine", "finetune_steps", "checkpoint", "base")
 
 
 @as_subtests(

@@ -160,7 +160,7 @@ def test_lock_file_satisfies_its_requirements_file(source, lock):
 _NOT_IMPORTED = {
     *("importlib-resources", "packaging", "promptsource", "setuptools", "tensorflow-metadata"),
     *("tensorflow-text", "coverage", "hypothesis", "pytest", "ruff", "torch", "transformers"),
-    *("mlflow", "trackio", "wandb"),
+    *("bitsandbytes", "mlflow", "trackio", "wandb"),
 }
 
 
@@ -207,6 +207,15 @@ def test_pytorch_extra_is_only_pytorch(python):
 
 
 @pytest.mark.parametrize("python", LOCKS)
+def test_quantized_extra_is_pytorch_and_bitsandbytes(python):
+    (torch,) = _required(python, "torch")
+    needed = {r.name: str(r.specifier) for r in _required(python, "quantized")}
+    assert needed.pop("torch") == str(torch.specifier)
+    ((name, pin),) = needed.items()
+    assert f"\n{name}={name}{pin} " in (ROOT / "bin" / "setup").read_text()
+
+
+@pytest.mark.parametrize("python", LOCKS)
 def test_pytorch_lock_file_omits_pytorch_and_changes_no_other(python):
     pins, lines = _pins(TORCH_LOCK), (ROOT / "requirements-torch.in").read_text().splitlines()
     assert pins and "torch" not in pins and not pins.keys() & _lock(python).keys()
@@ -225,7 +234,7 @@ def test_hugging_face_lock_file_changes_no_other(python):
 
 def test_missing_package_message_has_the_install_command(monkeypatch):
     taken = re.search(r"choose from (.*)\"", (ROOT / "bin" / "setup").read_text())[1].split(", ")
-    assert taken == ["torch", "hf", "tpu"]
+    assert taken == ["torch", "hf", "quantized", "tpu"]
     assert [install_command(extra) for extra in taken] == [f"bin/setup --with {e}" for e in taken]
     monkeypatch.setattr("t0.errors.is_checkout", lambda: False)
     assert install_command("hf").startswith("python -m pip install 't0[hf]' && ")

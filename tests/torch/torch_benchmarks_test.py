@@ -55,14 +55,22 @@ def test_gpu_benchmarks_report_a_missing_gpu_in_one_line(program):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_gpu_acceptance_measures_memory_ranking_and_speed_on_cpu(tmp_path):
-    parts = ["memory", "ranking", "speed"]
+def test_gpu_acceptance_measures_gradients_memory_ranking_and_speed_on_cpu(tmp_path):
+    parts = ["gradients", "xxl", "ranking", "speed"]
     done = _run(
         "gpu_acceptance.py", "--device=cpu", "--small", "--output", tmp_path, "--parts", *parts
     )
     found = json.loads((tmp_path / "gpu_acceptance.json").read_text())["parts"]
     assert all(len(found[part]) for part in parts), done.stderr
-    assert found["memory"][0]["formula"] > 0 and found["ranking"][0]["ours"] > 0
+    assert "gradients: up to 150 s" in done.stderr
+    runs = [
+        (run["gradients"], run.get("equal losses"), run.get("largest"))
+        for run in found["gradients"]
+    ]
+    keep = ("keep", None, None)
+    assert runs == [keep, ("fused", True, 0.0), keep, ("offload", True, 0.0)]
+    assert found["xxl"][0]["formula"] > 0
+    assert found["ranking"][0]["ours"] > 0
     rates = {record["system"]: record["rate"] for record in found["speed"]}
     assert list(rates) == ["ours", "Transformers", "Transformers, SDPA"]
     assert all(rate > 0 for rate in rates.values())

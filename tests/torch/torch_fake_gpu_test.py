@@ -134,6 +134,28 @@ def test_fake_gpu_memory_of_an_adapter_is_at_most_planned(library, gradients):
 
 
 @pytest.mark.parametrize(
+    ("size", "case", "limit"),
+    [
+        ("small", {"base": "nf4"}, 1),
+        pytest.param("small", {"base": "int8", "processes": 2}, 1, marks=pytest.mark.slow),
+        pytest.param("xxl", {"base": "nf4", "recompute": "on"}, 10.8, marks=pytest.mark.slow),
+        pytest.param("xxl", {"base": "nf4", "rows": 2}, 21.6, marks=pytest.mark.exhaustive),
+        pytest.param("xxl", {"base": "int8", "rows": 2}, 24, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_fake_gpu_memory_of_an_adapter_on_a_quantized_base_is_as_planned(
+    library, size, case, limit
+):
+    # 10.8 GiB are usable on a 12 GB card, and 21.6 GiB on a 24 GB card.
+    pytest.importorskip("bitsandbytes")
+    defaults = {"work": "train", "size": size, "kernel": "efficient", "adapter": 8, "rows": 1}
+    (step,) = run(library, defaults | case)
+    # The plan counts the inputs of all projections, but frozen ones need no inputs.
+    assert 0.8 < step["peak"] / step["planned"]["total"] < 1.02
+    assert step["peak"] < limit * GIB
+
+
+@pytest.mark.parametrize(
     ("size", "gradients", "limit"),
     [
         pytest.param("xl", FUSED, 14.4, marks=pytest.mark.exhaustive),

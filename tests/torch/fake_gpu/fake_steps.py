@@ -7,8 +7,9 @@ GPU nor memory. LIBRARY is `fake_cuda.cpp`, compiled; it must be loaded before P
 process group "fake" stands for the other processes.
 
 Keys of a case: work ("train", "rank" or "decode"), size, processes, rows (per process), kernel,
-recompute, keep (of gathered weights), gradients, clip (the norm), adapter (LoRA's rank),
-microbatches, lengths, and fault: a mistake to inject ("item", "device" or "leak").
+recompute, keep (of gathered weights), gradients, clip (the norm), adapter (LoRA's rank), base (the
+type of its frozen weights), microbatches, lengths, and fault: a mistake to inject ("item", "device"
+or "leak").
 """
 
 import contextlib
@@ -203,7 +204,9 @@ def train(case, world):
     rows = case.rows * world.size
     parts = case.microbatches * world.size
     spec = torch_runs.run(case.size, rows=rows, lengths=case.lengths, microbatches=parts)
-    adapter = AdapterSpec("lora", rank=case.adapter) if case.adapter else None
+    adapter = None
+    if case.adapter:
+        adapter = AdapterSpec("lora", rank=case.adapter, base=case.base)
     spec = dataclasses.replace(spec, clip_gradient_norm=case.clip, adapter=adapter)
     switches = {"recompute": case.recompute, "keep_gathered": case.keep}
     switches["gradients"] = case.gradients
@@ -285,7 +288,7 @@ def main():
     replace_cuda(meter)
     defaults = {"processes": 1, "rows": 2, "kernel": "plain", "recompute": "off", "fault": ""}
     defaults |= {"keep": "auto", "microbatches": 1, "lengths": LENGTHS}
-    defaults |= {"gradients": "keep", "clip": None, "adapter": 0}
+    defaults |= {"gradients": "keep", "clip": None, "adapter": 0, "base": "full"}
     for text in sys.argv[2:]:
         case = SimpleNamespace(**defaults | json.loads(text))
         inject(case.fault)
