@@ -25,14 +25,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.errors import AbsentData, UserError, unknown_name
 from t0.files import path_inside
 from t0.sources import AbsentSplit, absent_table
 
 NO_RECORD = "an older version or SeqIO wrote it, without a record of its inputs"
 _NAMED = 20  # the number of tasks that a message names
-# T0's sequence lengths in tokens, including EOS. Training truncates longer examples.
-LONGEST = {"inputs": 1024, "targets": 256}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +91,7 @@ class RecordOptions:
     enable_char_counts: bool = False
     max_dropped_share: float = 0.1
     allow_hidden_labels: bool = False
-    lengths: tuple[int, int] = (LONGEST["inputs"], LONGEST["targets"])
+    lengths: tuple[int, int] = tuple(T0_LENGTHS.values())
 
 
 @dataclasses.dataclass(frozen=True)

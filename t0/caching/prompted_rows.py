@@ -37,10 +37,10 @@ import numpy as np
 
 from t0 import sources
 from t0.caching import parts, record_rows
-from t0.caching.cache_plan import LONGEST
 from t0.caching.split_state import PartInfo, SplitSpec
 from t0.caching.tokenizing import Tokenizer
 from t0.catalogue.exemplars import ExemplarTask, FewShotPrompts
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.catalogue.sentence_pieces import UnknownCharacters
 from t0.errors import UserError
 from t0.files import OutputError, paths, tf_examples, tfrecord
@@ -393,7 +393,7 @@ class _TaskRecords:
         self._tokens[name] += sum(sizes)
         self._longest[name] = max(self._longest[name], max(sizes, default=0))
         is_target = name == "targets"
-        limits = (self._over, LONGEST[name]), (self._truncated, self.spec.lengths[is_target])
+        limits = (self._over, T0_LENGTHS[name]), (self._truncated, self.spec.lengths[is_target])
         for counts, length in limits:
             most = length - self.spec.eos[is_target]
             counts[name] += sum([size > most for size in sizes])

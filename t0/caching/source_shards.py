@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from t0.caching import parts
-from t0.caching.cache_plan import LONGEST, RecordOptions
+from t0.caching.cache_plan import RecordOptions
 from t0.caching.split_state import PartInfo, SplitSpec
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.compat import seqio, tf
 from t0.errors import UserError
 from t0.files import tfrecord
@@ -162,7 +163,7 @@ def check_features(task: seqio.Task, split: str, made: Mapping[str, Mapping[str,
     ]
     if not unfit:
         return
-    lengths = {name: LONGEST.get(name, LONGEST["inputs"]) for name in task.output_features}
+    lengths = {name: T0_LENGTHS.get(name, T0_LENGTHS["inputs"]) for name in task.output_features}
     try:
         task.get_dataset(lengths, split=split, shuffle=False, try_in_mem_cache=False)
     except UserError:
@@ -330,7 +331,7 @@ class ExampleCounter:
     Attributes:
       examples: the number of examples.
       over: feature -> the number of examples in which this feature is longer than
-        `LONGEST[feature]`.
+        `T0_LENGTHS[feature]`.
       truncated: the same for the lengths of inputs and targets in `lengths`.
       unknown: the number of examples whose targets have unknown tokens.
       blank_targets: the number of examples whose target has no text.
@@ -344,8 +345,8 @@ class ExampleCounter:
         lengths: tuple[int, int] = RecordOptions.lengths,
     ) -> None:
         self.examples = self.unknown = self.blank_targets = 0
-        self.over, self.truncated = dict.fromkeys(LONGEST, 0), dict.fromkeys(LONGEST, 0)
-        self._lengths = dict(zip(LONGEST, lengths, strict=True))
+        self.over, self.truncated = dict.fromkeys(T0_LENGTHS, 0), dict.fromkeys(T0_LENGTHS, 0)
+        self._lengths = dict(zip(T0_LENGTHS, lengths, strict=True))
         self._features = output_features
         self._char_counts = char_counts
         self._tokens: Counter[str] = Counter()
@@ -386,9 +387,9 @@ class ExampleCounter:
         count = self._count(name, ids)
         self._tokens[name] += count
         self._max_tokens[name] = max(self._max_tokens[name], count)
-        if name in LONGEST:
+        if name in T0_LENGTHS:
             size = count + self._features[name].add_eos
-            self.over[name] += size > LONGEST[name]
+            self.over[name] += size > T0_LENGTHS[name]
             self.truncated[name] += size > self._lengths[name]
 
     def _add_unknown(self, name: str, ids: np.ndarray) -> None:

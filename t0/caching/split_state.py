@@ -62,7 +62,7 @@ class SplitOutcome:
         number of its "examples".
       counts: "rows" -> the number of rows; reason -> the number of rows dropped or marked for this
         reason.
-      over: feature -> the number of examples longer than T0's sequence lengths (`LONGEST`).
+      over: feature -> the number of examples longer than T0's sequence lengths (`T0_LENGTHS`).
       truncated: feature -> the number of examples longer than `SplitSpec.lengths`.
       unknown: character that is not in the vocabulary -> the number of rows with this character in
         their inputs; "" counts such rows.

@@ -6,8 +6,9 @@ print_outcomes(outcomes, sys.stdout)
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-from t0.caching.cache_plan import LONGEST, RecordOptions
+from t0.caching.cache_plan import RecordOptions
 from t0.caching.split_state import EMPTY, WRITTEN, SplitOutcome
+from t0.catalogue.row_preview import T0_LENGTHS
 from t0.catalogue.sentence_pieces import describe_unknown
 from t0.prompts.row_report import DROPPED, NO_EXEMPLAR, NO_TARGET
 from t0.text_tables import print_table
@@ -22,7 +23,7 @@ def print_outcomes(
     than the sequence lengths. In this comparison, EOS counts as a token.
     """
     numbers = ["rows", "written", "dropped"]
-    for feature, most in zip(LONGEST, lengths, strict=True):
+    for feature, most in zip(T0_LENGTHS, lengths, strict=True):
         numbers += [f"{feature} {number}" for number in ("mean", "max", f"over {most}")]
     numbers.append("files")
     rows = []
@@ -46,7 +47,7 @@ def _format_cells(outcome: SplitOutcome) -> list[str]:
     dropped = dropped if "rows" in outcome.counts else None
     cells = ["" if rows is None else f"{rows:,}", f"{stats['examples']:,}"]
     cells.append("" if dropped is None else f"{dropped:,}")
-    for feature in LONGEST:
+    for feature in T0_LENGTHS:
         if f"{feature}_tokens" not in stats:
             cells += ["", "", ""]
             continue
