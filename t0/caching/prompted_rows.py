@@ -160,9 +160,13 @@ class Renderer:
         self._targets: dict[bool, dict[str, Encoded]] = {False: {}, True: {}}
         # The rows of a split stay open until another split is opened.
         self.open_split = functools.lru_cache(1)(sources.open_split)
-        self._exemplar_rows = functools.lru_cache(1)(_read_rows)
+        self._exemplar_rows = functools.lru_cache(1)(
+            lambda *data: list(sources.open_split(*data).rows())
+        )
         self._few_shot: dict[Any, FewShotPrompts] = {}  # those of one dataset
-        self._count = functools.lru_cache(MEMO_ENTRIES)(self._count_once)
+        self._count = functools.lru_cache(MEMO_ENTRIES)(
+            lambda text: self.tokenizer.encode([text.encode()])[0][1]
+        )
         # The joined texts that were measured, so that they are not tokenized again.
         self._measured: dict[bytes, tuple[bytes, int]] = {}
 
@@ -172,13 +176,12 @@ class Renderer:
         if key not in self._few_shot:
             if any(data != task.data for data, *_ in self._few_shot):
                 self._few_shot.clear()
-            settings, templates = task.few_shot.settings, task.few_shot.templates
+            fits = functools.partial(self._fits, task.few_shot.settings.length)
             self._few_shot[key] = FewShotPrompts(
                 task,
-                settings,
+                task.few_shot,
                 lambda: self._exemplar_rows(*task.data),
-                TextMeasure(self._count, functools.partial(self._fits, settings.length)),
-                templates,
+                TextMeasure(self._count, fits),
                 lambda split: np.frombuffer(paths.read_bytes(task.order), np.int32),
             )
         return self._few_shot[key]
@@ -193,9 +196,6 @@ class Renderer:
         if text not in self._measured:
             self._measured[text] = self.tokenizer.encode([text])[0]
         return length is None or self._measured[text][1] <= length
-
-    def _count_once(self, text: str) -> int:
-        return self.tokenizer.encode([text.encode()])[0][1]
 
     def inputs(self, texts: Sequence[str], eos: bool) -> list[Encoded]:
         """Tokenizes texts into entries `inputs` and `inputs_pretokenized`.
@@ -542,7 +542,3 @@ def _render(
         ) from error
     finally:
         renderer.forget_measured()
-
-
-def _read_rows(*data: Any) -> Sequence[Mapping[str, Any]]:
-    return list(sources.open_split(*data).rows())

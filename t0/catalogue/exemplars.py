@@ -1,7 +1,7 @@
 """Draws the exemplars of few-shot prompts from a task's training rows.
 
     rows = list(task.open("train").rows())
-    prompts = FewShotPrompts(task, FewShot(k=4), rows, measure)
+    prompts = FewShotPrompts(task, FewShotForm(FewShot(k=4)), rows, measure)
     prompt = prompts.prompt("validation", 17, row, task.compiled.example(row, 17))
     prompt.inputs, [exemplar.row for exemplar in prompt.exemplars]
 
@@ -54,11 +54,10 @@ class FewShotPrompts:
 
     Args:
       task: the template and its data.
-      few_shot: the settings.
+      form: the settings, and the templates of the exemplars.
       rows: the rows of the split with the exemplars, or a function that reads them when the first
         prompt is made. They stay in memory, because a draw may need any of them.
       measure: how the texts are measured.
-      templates: see `t0.catalogue.prompted_task.FewShotForm`.
       order: a function of the split that returns the row numbers of its exemplars, K for each row;
         needed if the settings have an order.
 
@@ -69,15 +68,13 @@ class FewShotPrompts:
     def __init__(
         self,
         task: PromptedRows,
-        few_shot: FewShot,
+        form: FewShotForm,
         rows: Rows | Callable[[], Rows],
         measure: TextMeasure,
-        templates: Sequence[tuple[Template, str]] = (),
         order: Callable[[str], Sequence[int]] | None = None,
     ) -> None:
-        check_few_shot(task, few_shot)
-        self.few_shot = few_shot
-        self.templates = tuple(templates)
+        check_few_shot(task, form.settings)
+        self.form, self.few_shot = form, form.settings
         self._task = task
         self._measure = measure
         self._name = task.seed_name
@@ -146,7 +143,7 @@ class FewShotPrompts:
     def _draw(
         self, split: str, index: int, row: Mapping[str, Any], example: Example | None
     ) -> list[Exemplar]:
-        few_shot, exemplars = self.few_shot, []
+        few_shot, templates, exemplars = self.few_shot, self.form.templates, []
         if few_shot.order and example is not None:
             return self._take(split, index)
         mapping = self._task.split_mapping
@@ -154,7 +151,7 @@ class FewShotPrompts:
         key, quota = self._key(row), _LabelQuota(few_shot.k)
         generator = random.Random(f"{few_shot.seed} {self._name} {split} {index}")
         for number in draw_order(len(self._rows), generator):
-            template = generator.randrange(len(self.templates)) if self.templates else None
+            template = generator.randrange(len(templates)) if templates else None
             candidate = self._candidate(number, template)
             if candidate is None:
                 continue
@@ -184,7 +181,7 @@ class FewShotPrompts:
         """
         row, compiled = self._rows[number], self._task.compiled
         if template is not None:
-            compiled = compile_template(*self.templates[template])
+            compiled = compile_template(*self.form.templates[template])
         example = compiled.example(row, number)
         if example is None or not example.has_target or hidden_label(self._task.dataset, row):
             return None

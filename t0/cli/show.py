@@ -172,25 +172,28 @@ def _show_prompted(
 def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any:
     """Returns a task's `FewShotPrompts`; None for zero-shot prompts."""
     from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
-    from t0.prompts.few_shot import UNLIMITED, TextMeasure
+    from t0.catalogue.prompted_task import FewShotForm
+    from t0.prompts.few_shot import UNLIMITED, token_measure
 
-    templates = ()
-    if task.few_shot is not None:
+    form = task.few_shot
+    if form is not None:
         if few_shot is not None:
             raise UserError(f"--num_fewshot: {task.name} is few-shot already. Leave the flag out")
-        few_shot, templates = task.few_shot.settings, task.few_shot.templates
-        length = few_shot.length
-    if few_shot is None:
+        length = form.settings.length
+    elif few_shot is not None:
+        form = FewShotForm(few_shot)
+    else:
         return None
-    check_few_shot(task, few_shot)
-    measure = UNLIMITED
-    if tokens is not None:
-        measure = TextMeasure(
-            lambda text: len(tokens.ids(text)),
-            lambda text, answers: len(tokens.ids(text)) <= length,
-        )
-    rows = list(task.open(few_shot.split).rows())
-    return FewShotPrompts(task, few_shot, rows, measure, templates)
+    check_few_shot(task, form.settings)
+    measure = token_measure(lambda text: len(tokens.ids(text)), length) if tokens else UNLIMITED
+
+    def order(split: str) -> Any:
+        from t0.tasks.seqio_order import order_of_split  # imports TensorFlow
+
+        return order_of_split(task, form.settings, split)
+
+    rows = list(task.open(form.settings.split).rows())
+    return FewShotPrompts(task, form, rows, measure, order)
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:

@@ -34,7 +34,7 @@ from t0.inference.inputs import InferenceExample, InputSource
 from t0.inference.predictions import BatchPredictions, PredictionFile
 from t0.progress import ProgressLine
 from t0.prompts import Example, is_missing
-from t0.prompts.few_shot import TextMeasure
+from t0.prompts.few_shot import TextMeasure, token_measure
 from t0.prompts.model_prompts import RecordedPrompt
 from t0.sources.column_kinds import make_converters
 from t0.sources.folders import files_of, split_file
@@ -218,7 +218,7 @@ class RowTask:
         count = functools.lru_cache(len(self.prompt.exemplars) * 2)(
             lambda text: len(self.vocabulary.encode(text))
         )
-        return TextMeasure(count, lambda inputs, answers: count(inputs) <= length)
+        return token_measure(count, length)
 
     def examples(self) -> Iterator[tuple[int, Example]]:
         """Yields (row number, rendered texts) for each row that can be rendered."""

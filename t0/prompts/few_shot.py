@@ -159,6 +159,16 @@ class TextMeasure:
 UNLIMITED = TextMeasure(count=lambda text: 0, fits=lambda inputs, answers: True)
 
 
+def token_measure(count: Callable[[str], int], length: int | None) -> TextMeasure:
+    """Returns a measure that only limits the inputs.
+
+    Args:
+      count: see `TextMeasure`.
+      length: the maximum number of tokens of the inputs, which do not end in EOS; None for no limit.
+    """
+    return TextMeasure(count, lambda inputs, answers: length is None or count(inputs) <= length)
+
+
 def describe_exemplars(exemplars: Mapping[int, int]) -> str:
     """Describes how many rows have how many exemplars.
 

@@ -16,7 +16,7 @@ from typing import Any
 from t0.catalogue import SCORE_EVAL
 from t0.catalogue.exemplars import FewShotPrompts, check_few_shot
 from t0.catalogue.mixture_members import few_shot_forms
-from t0.catalogue.prompted_task import few_shot_name
+from t0.catalogue.prompted_task import FewShotForm, few_shot_name
 from t0.compat import seqio
 from t0.errors import UserError
 from t0.prompts.few_shot import FewShot, TextMeasure
@@ -66,7 +66,7 @@ def add_few_shot_tasks(tasks: Sequence[str], few_shot: FewShot, measure: TextMea
         data = source.dataset, source.subset, source.split_mapping[few_shot.split]
         if data not in stored:
             stored[data] = list(rows.rows())
-        prompts = FewShotPrompts(source, few_shot, stored[data], measure)
+        prompts = FewShotPrompts(source, FewShotForm(few_shot), stored[data], measure)
         built.append(_few_shot_task(name, prompts))
     for task in built:
         _replace(task)

@@ -26,8 +26,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.exemplars import FewShotPrompts
 from t0.catalogue.prompted_task import FewShotForm, few_shot_name, open_rows
@@ -49,7 +47,7 @@ from t0.sources import (
 from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
-from t0.tasks.seqio_order import seqio_order
+from t0.tasks.seqio_order import order_of_split
 from t0.tasks.vocabulary import t5_features, tokenized, vocabulary_measure
 
 
@@ -330,11 +328,10 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
         if isinstance(source, PromptedSource):
             feature = task.output_features["inputs"]
             vocabulary = feature.vocabulary.sentencepiece_model_file
-            few_shot = source.few_shot.few_shot if source.few_shot else None
-            own_name = source.seed_name
-            own_name = few_shot_name(own_name, few_shot.k) if few_shot else own_name
-            recorded[own_name] = RecordedPrompt(
-                own_name,
+            few_shot = source.few_shot and source.few_shot.few_shot
+            name = few_shot_name(source.seed_name, few_shot.k) if few_shot else source.seed_name
+            recorded[name] = RecordedPrompt(
+                name,
                 "/".join(filter(None, (source.dataset, source.subset))),
                 feature.add_eos,
                 dataclasses.replace(source.template, where=""),
@@ -350,7 +347,7 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
 def form_of(source: seqio.DataSource) -> FewShotForm | None:
     """Returns how a task's source puts exemplars before inputs; None if its prompts are zero-shot."""
     prompts = getattr(source, "few_shot", None)
-    return prompts and FewShotForm(prompts.few_shot, prompts.templates)
+    return prompts and prompts.form
 
 
 def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompts:
@@ -362,12 +359,8 @@ def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompt
         return _exemplar_rows(source.dataset, source.subset, split, tuple(data_dirs()))
 
     measure = vocabulary_measure(form.settings.length)
-
-    def order(split: str) -> np.ndarray:
-        train_rows, rows = (source.open(name).num_rows for name in (form.settings.split, split))
-        return seqio_order(train_rows, rows, k=form.settings.k, seed=form.settings.seed)
-
-    return FewShotPrompts(source, form.settings, read_rows, measure, form.templates, order)
+    order = functools.partial(order_of_split, source, form.settings)
+    return FewShotPrompts(source, form, read_rows, measure, order)
 
 
 @functools.lru_cache(maxsize=1)  # the prompts of a dataset have the same rows

@@ -8,7 +8,9 @@ of K rows before the rows. A split that is not shuffled itself has the seed 0 th
 
 import numpy as np
 
+from t0.catalogue.prompted_task import SplitSource
 from t0.compat import seqio, tf
+from t0.prompts.few_shot import FewShot
 
 
 def seqio_order(train_rows: int, rows: int, *, k: int, seed: int) -> np.ndarray:
@@ -22,3 +24,9 @@ def seqio_order(train_rows: int, rows: int, *, k: int, seed: int) -> np.ndarray:
         seqio.dataset_providers.SHUFFLE_BUFFER_SIZE, seed=seed, reshuffle_each_iteration=True
     )
     return np.fromiter(numbers.repeat().take(rows * k).as_numpy_iterator(), np.int32)
+
+
+def order_of_split(task: SplitSource, settings: FewShot, split: str) -> np.ndarray:
+    """Returns the order of the exemplars for the rows of a task's split, see `seqio_order`."""
+    train_rows, rows = (task.open(name).num_rows for name in (settings.split, split))
+    return seqio_order(train_rows, rows, k=settings.k, seed=settings.seed)

@@ -17,7 +17,7 @@ from typing import Any
 from t0.catalogue.sentence_pieces import EOS, EXTRA_IDS, REMEDY, checked_model, holds_sentinels
 from t0.compat import gin, seqio, tf
 from t0.errors import UserError, remote_mistake, short_reason
-from t0.prompts.few_shot import TextMeasure
+from t0.prompts.few_shot import TextMeasure, token_measure
 
 DEFAULT_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000.100extra/sentencepiece.model"
 
@@ -182,14 +182,10 @@ def vocabulary_measure(length: int | None) -> TextMeasure:
     """Measures texts in the tasks' vocabulary.
 
     Args:
-      length: the maximum number of tokens of the inputs, which do not end in EOS; None for no limit.
+      length: see `token_measure`.
     """
     vocabulary = default_vocabulary()
-
-    def count(text: str) -> int:
-        return len(vocabulary.encode(text))
-
-    return TextMeasure(count, lambda inputs, answers: length is None or count(inputs) <= length)
+    return token_measure(lambda text: len(vocabulary.encode(text)), length)
 
 
 def t5_features(*, inputs_eos: bool = True) -> dict[str, seqio.Feature]:

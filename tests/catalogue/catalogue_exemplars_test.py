@@ -7,6 +7,7 @@ import pytest
 
 from t0.catalogue import PromptedTask
 from t0.catalogue.exemplars import FewShotPrompts, describe_lost_separators, draw_order
+from t0.catalogue.prompted_task import FewShotForm
 from t0.errors import UserError
 from t0.prompts import read_template_file
 from t0.prompts.few_shot import UNLIMITED, FewShot, TextMeasure
@@ -41,7 +42,8 @@ def task(tmp_path, monkeypatch):
 
 
 def prompts(task, measure=UNLIMITED, **settings):
-    return FewShotPrompts(task, FewShot(**settings), list(task.open("train").rows()), measure)
+    form = FewShotForm(FewShot(**settings))
+    return FewShotPrompts(task, form, list(task.open("train").rows()), measure)
 
 
 def prompt(maker, task, split="train", index=0):
@@ -138,7 +140,8 @@ def test_impossible_settings_are_refused(task):
         prompts(task("open"), k=2, balance="labels")
     bare = task(splits=("validation",))
     with pytest.raises(UserError, match="has no split 'train' to draw exemplars from"):
-        FewShotPrompts(bare, FewShot(k=1), list(task().open("train").rows()), UNLIMITED)
+        rows = list(task().open("train").rows())
+        FewShotPrompts(bare, FewShotForm(FewShot(k=1)), rows, UNLIMITED)
     whole = task()
     with pytest.raises(UserError, match="contains the separator of exemplars, 'ye': set another"):
         prompt(prompts(whole, k=2, example_separator="ye"), whole)

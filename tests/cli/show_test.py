@@ -328,6 +328,11 @@ def test_show_few_shot_task_of_a_mixture(t0, tmp_path):
     assert status == 0
     assert out.count("?\n    \n    yes\n    \n    \n") == 2
     assert "note: 2 exemplars, rows" in out
+    ordered = mixture.replace("k: 2", "k: 2, order: seqio")
+    (tmp_path / "mixtures.yaml").write_text(ordered)
+    status, out, _ = t0(*words, data=False)
+    assert status == 0
+    assert "note: 2 exemplars, rows" in out
     _, _, errors = t0(*words, "--num_fewshot=1", data=False)
     assert "teas_a_2shot is few-shot already. Leave the flag out" in errors
 
