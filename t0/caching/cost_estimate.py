@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from t0.caching import workers
@@ -26,6 +27,7 @@ from t0.caching.running import chosen_workers, describe_plan, registered
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, printable
+from t0.files import publishing
 from t0.text_tables import print_table
 
 SAMPLE_ROWS = 256
@@ -39,7 +41,7 @@ def estimate(
     *,
     num_workers: int | None = None,
 ) -> None:
-    """Prints the tasks that `cache` would write with the same arguments, and what they would need.
+    """Prints the tasks that `cache` would write with the same arguments, with sizes and times.
 
     Raises:
       UserError: `cache` would refuse the arguments, or a prompt cannot be rendered.
@@ -55,7 +57,9 @@ def estimate(
     for split in plan.splits:
         sums[split.task]["rows"] += split.rows or 0
     with tempfile.TemporaryDirectory(prefix="t0_estimate_") as folder:
-        work = plan_work(plan.splits, options, folder, opened, setup)
+        parts_dir = str(Path(folder, "parts"))  # SeqIO's order of exemplars is stored next to it
+        publishing.make_folder(parts_dir)
+        work = plan_work(plan.splits, options, parts_dir, opened, setup)
         seconds = _add_samples(work, setup, sums)
     rows = [(name, *map(_format, _NUMBERS, map(sums[name].get, _NUMBERS))) for name in sums]
     total = sum(sums.values(), Counter[str]())
@@ -69,7 +73,7 @@ def estimate(
 
 
 def _add_samples(work: Work, setup: Setup, sums: Mapping[str, Counter[str]]) -> float:
-    """Adds what the sampled rows stand for; returns the seconds of one process for all rows."""
+    """Adds the estimates to `sums`; returns the seconds that one process needs for all rows."""
     by_split: dict[Any, list[RowRange]] = defaultdict(list)
     for job in work.row_ranges:
         by_split[job.dataset, job.subset, job.split].append(job)
