@@ -54,7 +54,7 @@ FLAGS = tuple(itertools.starmap(Flag, (
     ("float", "max_dropped_share", 0.1, "Fail if a split loses more rows for unknown reasons."),
     ("boolean", "allow_hidden_labels", False, "Keep rows and splits without labels."),
     ("boolean", "dry_run", False, "Estimate rows, tokens, size and minutes; write nothing."),
-    ("boolean", "quiet", False, "Print notes and warnings, but no progress and no table."),
+    ("boolean", "quiet", False, "Print only warnings and errors."),
 )))  # fmt: skip
 
 

@@ -95,6 +95,8 @@ def main(args: argparse.Namespace) -> int:
     other_folders.check_packages(args.checkpoint)
     _apply_starter_folder(args)
     args.tasks = args.tasks or reproduce.TASKS
+    if args.base and not args.adapter:
+        raise UserError(f"--base={args.base} needs --adapter: add it, or leave out --base")
     if args.json and args.num_shards:
         raise UserError("--json prints the results of a whole evaluation: leave out --num_shards")
     if args.reproduce:
@@ -119,8 +121,6 @@ def main(args: argparse.Namespace) -> int:
     name = Path(source.rpartition("@")[0] or source).name
     is_t5 = not other_folders.needs_transformers(path)
     prepare = _prepare_t5 if is_t5 else _prepare_with_transformers
-    if args.base and not args.adapter:
-        raise UserError(f"--base={args.base} needs --adapter: add it, or leave out --base")
     if args.adapter:
         adapters = [*map(model_directory.choose_best_checkpoint, args.adapter)]
         adapter = adapter_folders.choose(adapters)
