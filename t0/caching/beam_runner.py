@@ -153,10 +153,10 @@ class _Make(beam.DoFn):
         self._version = code_version()
 
     def setup(self) -> None:
-        here = code_version()
-        if here != self._version:
+        version = code_version()
+        if version != self._version:
             raise UserError(
-                f"a worker has t0 {here}, but the command has t0 {self._version}: make the workers' "
+                f"a worker has t0 {version}, but the command has t0 {self._version}: make the workers' "
                 "image from the command's commit"
             )
         self._execute = self._start()

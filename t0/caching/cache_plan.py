@@ -296,17 +296,14 @@ def make_plan(
     splits: list[TaskSplit] = []
     skipped: dict[str, str] = {}
     faults: dict[str, list[str]] = {}
-    missing: dict[str, list[AbsentSplit]] = {}  # message -> the splits that it names
-    lacking = False
+    absent: dict[str, list[AbsentSplit]] = {}  # message about absent data -> the splits in it
     for name in names:
         try:
             decided, present = _plan_task(selection, catalogue, catalogue.tasks[name], tag, folder)
         except UserError as error:
             faults.setdefault(str(error), []).append(name)
             if isinstance(error, AbsentData):
-                lacking = True
-                if error.splits:
-                    missing.setdefault(str(error), []).extend(error.splits)
+                absent.setdefault(str(error), []).extend(error.splits)
             continue
         if isinstance(decided, str):
             skipped[name] = decided
@@ -314,7 +311,7 @@ def make_plan(
             tasks[name] = decided
             splits += present
     if faults:
-        raise UserError(_format_faults(faults, missing) + (_ABSENT_HINT if lacking else ""))
+        raise UserError(_format_faults(faults, absent) + (_ABSENT_HINT if absent else ""))
     return CachePlan(_order_splits(splits), tasks, skipped, tuple(notes))
 
 
@@ -407,13 +404,13 @@ def _check_splits(wanted: Sequence[str], tasks: Sequence[Any]) -> None:
 
 
 def _format_faults(
-    faults: Mapping[str, Sequence[str]], missing: Mapping[str, Sequence[AbsentSplit]]
+    faults: Mapping[str, Sequence[str]], absent: Mapping[str, Sequence[AbsentSplit]]
 ) -> str:
     lines = ["nothing was written, because of"]
-    splits = dict.fromkeys(each for group in missing.values() for each in group)
+    splits = dict.fromkeys(each for group in absent.values() for each in group)
     if len(splits) > 1:
         lines += [f"  {len(splits)} missing splits:", absent_table(splits)]
-        faults = {why: names for why, names in faults.items() if why not in missing}
+        faults = {why: names for why, names in faults.items() if not absent.get(why)}
     for why, names in faults.items():
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         lines.append(f"  {', '.join(names[:_NAMED])}{more}: {why}")

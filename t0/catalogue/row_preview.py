@@ -166,8 +166,10 @@ def _preview_text(text: str, limit: int, tokens: Tokens | None, *, eos: bool) ->
 
 def _describe_target(example: Example, withheld: bool, published: bool) -> Iterator[str]:
     if not published and not example.has_target:
-        what = "the target renders to nothing" if example.choices != [] else "all options are blank"
-        yield f"{what}: the row is left out, so it is not trained and not scored"
+        reason = (
+            "the target renders to nothing" if example.choices != [] else "all options are blank"
+        )
+        yield f"{reason}: the row is left out, so it is not trained and not scored"
     elif withheld:
         yield "the label is withheld (-1): the target is meaningless, and the row is not scored"
     elif example.targets == NO_LABEL:

@@ -6,8 +6,8 @@
         lengths, notes = update(settings, staging, replaced, vocabulary=None, flags={})
 
 A file of the folder is only replaced if `t0 init` would now write other content than before. If the
-user has edited such a file too, the user must agree (`replace_edited`). A starter folder of an
-earlier version does not record its content, so that every file that differs counts as edited.
+user has also edited such a file, the user must agree (`replace_edited`). A starter folder of an
+earlier version does not record its content, so every file that differs counts as edited.
 """
 
 import contextlib

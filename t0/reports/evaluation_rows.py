@@ -145,11 +145,11 @@ def dataset_rows(runs: Sequence[EvaluatedRun], prompts: Sequence[Row]) -> list[d
 
 
 def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[str, Any]:
-    def known(key: str) -> list[Any]:
+    def list_values(key: str) -> list[Any]:
         return [row[key] for row in rows if row[key] is not None]
 
     def mean(key: str) -> float | None:
-        values = known(f"{key}_percent")
+        values = list_values(f"{key}_percent")
         return sum(values) / len(values) if values else None
 
     means = ("chance", *(m.name for m in MEASURES if m.averaged))
@@ -162,7 +162,7 @@ def _make_dataset_row(tasks: Sequence[RankedTask], rows: Sequence[Row]) -> dict[
         **accuracies.summarize_spread([task.accuracy for task in tasks]),
         **name_columns(_mean_accuracy([task.scores for task in tasks]), **_INTERVALS),
         **{name: mean(name) for name in means},
-        **{name: sum(known(name)) if known(name) else None for name in totals},
+        **{name: sum(values) if (values := list_values(name)) else None for name in totals},
         "excluded": reasons.total(),
         "excluded_reasons": dict(sorted(reasons.items())),
         **{model: published_mean([tasks[0].dataset], model) for model in MODELS},

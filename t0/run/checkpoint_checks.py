@@ -36,7 +36,7 @@ _WAITING = ("eval", "perplexity_eval", "score_from_dataset", "score_from_strings
 
 def check_adapter(run: ParsedRun) -> None:
     """Checks that the engine trains the configured adapter, and that --adapter has a base."""
-    if run.mode == "train" and is_configured("t0.adapter"):
+    if run.mode == "train":
         check_base()
     if run.mode == "train" and is_configured("t0.adapter") and not run.flags.save_spec:
         raise UserError(
@@ -50,7 +50,7 @@ def check_adapter(run: ParsedRun) -> None:
 
 def check_base() -> None:
     """Checks that the run trains an adapter, if it has a type for an adapter's frozen weights."""
-    if not bound("t0.adapter.method"):
+    if is_configured("t0.adapter") and not bound("t0.adapter.method"):
         raise UserError(
             f"--base={bound('t0.adapter.base')} is for the frozen weights of an adapter, and this "
             "run trains all weights: add --gin_file=runs/lora.gin, or leave out --base"

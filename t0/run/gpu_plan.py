@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from t0.compat import gin
-from t0.config.bindings import bound, is_configured
+from t0.config.bindings import bound
 from t0.config.model_spec import ModelShape, require_t5
 from t0.config.specification import AdapterSpec, ConfiguredSpec
 from t0.errors import UserError
@@ -117,8 +117,7 @@ def _configured_run(count: int, gradients: str) -> tuple[_Run, dict[str, Any]]:
     shape = require_t5(spec_from_gin.model_spec(read, size, size)).sizes
     batch = read["batch_size"]
     microbatches = memory.count_microbatches(batch, spec_from_gin.microbatches(read), count)
-    if is_configured("t0.adapter"):
-        check_base()
+    check_base()
     adapter = spec_from_gin.configured_adapter()
     clips = bound("t0.apply_updates.clip_gradient_norm") is not None
     flops = memory.model_flops(
