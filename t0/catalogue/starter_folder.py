@@ -114,16 +114,13 @@ def write(
     if os.path.lexists(final):
         raise UserError(f"{folder} exists already: choose another folder with --output")
     staging = f"{final}.{publishing.unfinished_tag()}"
-    vocabulary = plan.vocabulary
-    if vocabulary and "://" not in vocabulary:
-        vocabulary = os.path.abspath(vocabulary)  # noqa: PTH100 (commands run in any folder)
     try:
         with publishing.writing(folder):
             os.makedirs(posixpath.join(staging, "data", plan.name))  # noqa: PTH103
         written = write_data(plan, staging, splits)
         lengths, written["notes"] = measure(plan.name, staging, plan.vocabulary)
         settings = starter_settings.StarterSettings(
-            ".", plan.name, vocabulary, lengths, flags, digests(plan.name, staging)
+            ".", plan.name, plan.vocabulary, lengths, flags, digests(plan.name, staging)
         )
         for name, text in {
             "data/mixtures.yaml": _mixtures(plan),

@@ -15,6 +15,7 @@ checkpoint is expected.
 import dataclasses
 import json
 import re
+import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ from t0.checkpoints.weight_files import Weights, open_file
 from t0.config.model_spec import ModelShape
 from t0.config.plain_data import Positive, read_plain
 from t0.config.specification import BASES, AdapterSpec
-from t0.errors import UserError, say
+from t0.errors import UserError
 from t0.files import publishing
 from t0.files.any_path import any_path
 from t0.files.paths import read_bytes
@@ -456,7 +457,8 @@ def join(adapters: Sequence[str], base: str, folder: str, type_: str | None = No
     recorded, _ = read_record(source)
     trained = recorded.type if recorded else "full"
     if {trained, type_ or trained} != {"full"}:
-        say(f"the base is read in {type_ or trained}; the adapter was trained on {trained}")
+        note = f"the base is read in {type_ or trained}; the adapter was trained on {trained}"
+        print(note, file=sys.stderr)
     config |= {_TYPE: type_} if type_ else {}
     weights, text = read_bytes(source / WEIGHTS, _LARGEST), json.dumps({**config, _BASE: base})
     key = checksum(np.frombuffer(text.encode() + weights, np.uint8))

@@ -95,20 +95,7 @@ def main(args: argparse.Namespace) -> int:
     other_folders.check_packages(args.checkpoint)
     _apply_starter_folder(args)
     args.tasks = args.tasks or reproduce.TASKS
-    if args.base and not args.adapter:
-        raise UserError(f"--base={args.base} needs --adapter: add it, or leave out --base")
-    if args.json and args.num_shards:
-        raise UserError("--json prints the results of a whole evaluation: leave out --num_shards")
-    if args.reproduce:
-        reproduce.check_flags(args)
-    if args.skip_absent and args.cache_dirs:
-        raise UserError(
-            "--skip_absent is about datasets, but --additional_task_cache_dirs reads caches: use one of them"
-        )
-    if "://" in (args.output or ""):
-        raise UserError(
-            f"--output={args.output}: expected a local folder. Copy the results to the bucket later"
-        )
+    _check(args)
     shard = _shard(args)
     from t0.catalogue.row_preview import parse_lengths
     from t0.checkpoints import adapter_folders, prepared_checkpoint
@@ -140,6 +127,25 @@ def main(args: argparse.Namespace) -> int:
         print(f"when all {shard.of} shards are done: t0 merge {folder} --output {folder}")
         return 0
     return _report(output, args)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raises a UserError for flags that contradict each other."""
+    if args.base and not args.adapter:
+        raise UserError(f"--base={args.base} needs --adapter: add it, or leave out --base")
+    if args.json and args.num_shards:
+        raise UserError("--json prints the results of a whole evaluation: leave out --num_shards")
+    if args.reproduce:
+        reproduce.check_flags(args)
+    if args.skip_absent and args.cache_dirs:
+        raise UserError(
+            "--skip_absent is about datasets, but --additional_task_cache_dirs reads caches: use "
+            "one of them"
+        )
+    if "://" in (args.output or ""):
+        raise UserError(
+            f"--output={args.output}: expected a local folder. Copy the results to the bucket later"
+        )
 
 
 def _apply_starter_folder(args: argparse.Namespace) -> None:
@@ -283,7 +289,7 @@ def _run(checkpoint: Any, vocabulary: str | None, evaluation: Any) -> None:
     from t0.config import flags
     from t0.files.any_path import any_path
     from t0.run import command, whole_evaluation
-    from t0.tasks.few_shot_tasks import vocabulary_measure
+    from t0.tasks.vocabulary import vocabulary_measure
 
     prepared, own = checkpoint.prepare(), checkpoint.vocabulary
     if own and not vocabulary and (caution := tokenizer.caution(any_path(own))):

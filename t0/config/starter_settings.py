@@ -57,6 +57,8 @@ class StarterSettings:
         """Returns the content of `starter.json`."""
         fields = dataclasses.asdict(self)
         del fields["folder"]
+        if self.vocabulary and "://" not in self.vocabulary:  # commands run in any folder
+            fields["vocabulary"] = os.path.abspath(self.vocabulary)  # noqa: PTH100
         return json.dumps(fields, indent=1) + "\n"
 
 

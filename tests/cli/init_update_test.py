@@ -33,8 +33,10 @@ def test_init_update_measures_again_and_keeps_an_edited_prompt(init, tmp_path, f
     )
     templates.write_text(edited)
     files = files_of(folder)
-    status, out, _ = init("films", "--update")
+    status, out, _ = init("films", "--update", "--vocab=v.model")
     assert status == 0
+    vocabulary = json.loads((folder / "starter.json").read_text())["vocabulary"]
+    assert vocabulary == str(tmp_path / "v.model")
     after = json.loads((folder / "starter.json").read_text())["lengths"]["inputs"]
     assert after > before + 60
     assert "edited since `t0 init`: data/films/templates.yaml" in out

@@ -153,7 +153,7 @@ def test_rounded_weights_are_those_of_bitsandbytes(kind, shape):
 
 
 def scores(world, output, *words):
-    """The output of `t0 eval`, and the log-likelihoods of all choices."""
+    """The notes of `t0 eval`, and the log-likelihoods of all choices."""
     done = world.command(
         *("eval", *words, "--engine=torch", "--device=cpu", f"--output={output}", "--limit=4"),
         *("--tasks=weather_.*_score_eval", "--lengths=inputs=64,targets=16"),
@@ -162,7 +162,7 @@ def scores(world, output, *words):
     assert done.returncode == 0, done.stderr
     lines = [line for path in output.rglob("*.jsonl") for line in path.read_text().splitlines()]
     choices = [choice for line in lines for choice in json.loads(line).get("choices", ())]
-    return done.stdout, [choice["log_likelihood"] for choice in choices]
+    return done.stderr, [choice["log_likelihood"] for choice in choices]
 
 
 def test_adapter_on_a_quantized_base_resumes_and_is_evaluated_as_trained(world, trained):
