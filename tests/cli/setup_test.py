@@ -197,7 +197,7 @@ def test_setup_without_network_says_how_to_install(checkout):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--with", "jax"], "--with jax: choose from torch, hf, tpu"),
+        (["--with", "jax"], "--with jax: choose from torch, hf, quantized, tpu"),
         (["--python=3.12"], "--python takes 3.10 or 3.11"),
         (["--wiht", "hf"], "unknown option --wiht"),
     ],
