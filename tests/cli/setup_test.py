@@ -238,6 +238,7 @@ def make_image(folder, version="2.15.1"):
     return str(folder / "bin" / "python")
 
 
+@pytest.mark.slow
 def test_setup_does_not_reinstall_packages_of_the_image(checkout, tmp_path):
     python = make_image(tmp_path / "image", "2.15.1+tpu")
     packages = tmp_path / "image" / "dist-packages"
