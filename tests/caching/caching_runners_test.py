@@ -20,6 +20,7 @@ def files(root):
     }
 
 
+@pytest.mark.slow
 def test_beam_caching_writes_the_same_bytes(cache_here, tmp_path):
     tasks = ("toy_lines", "toy_function")
     cache_here(tmp_path / "here", *tasks)
