@@ -97,7 +97,7 @@ def _write_page(
     from t0.reports.row_page import render_row_page
 
     notes = [] if tokens else [f"tokens were not counted, and nothing was cut. {REMEDY}"]
-    # With other modules, tasks can have vocabularies of their own.
+    # Tasks of other modules can have other vocabularies.
     pieces = None if args.ids or args.module_import or tokens is None else tokens.pieces
     html, notes = render_row_page(
         title, dict(opened), most_rows=_select_range(args)[1], pieces=pieces, notes=notes
