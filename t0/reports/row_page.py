@@ -28,8 +28,8 @@ def render_row_page(
 ) -> tuple[str, list[str]]:
     """Renders a page of rows, and returns it with its notes.
 
-    The rows of a prompt can take an equal share of the bytes that the prompts before it left. A note
-    names each prompt that has more rows, and each prompt whose data is missing.
+    The rows of a prompt can take an equal share of the bytes that the prompts before it left. The
+    notes name the prompts with rows that do not fit, and the prompts whose data is missing.
 
     Args:
       prompts: name -> rows, each a `t0.catalogue.row_preview.RowPreview`; they are read one by one.
@@ -48,7 +48,7 @@ def render_row_page(
     page = template.make_module({"prompts": dict.fromkeys(prompts, ()), "notes": notes, **frame})
     left = largest - len(printable(str(page)).encode()) - _NOTE_BYTES * len(prompts)
     rendered: dict[str, list[Any]] = {}
-    notes, absent = list(notes), None
+    full, absent = [], {}
     for index, (name, rows) in enumerate(prompts.items()):
         share, articles = left // (len(prompts) - index), []
         try:
@@ -57,14 +57,15 @@ def render_row_page(
                 article = Markup(printable(page.row_html(row, pieces)))
                 share -= (size := len(article.encode()))
                 if share < 0:
-                    notes.append(f"{name}: only {len(articles):,} rows, because more do not fit")
+                    full.append(f"{name} ({len(articles):,})")
                     break
                 articles.append(article)
                 left -= size
             rendered[name] = articles
         except AbsentData as error:
-            absent = absent or error
-            notes.append(f"{name}: left out, because its data is missing")
+            absent[name] = error
     if absent and not rendered:
-        raise absent
+        raise next(iter(absent.values()))
+    notes = [*notes, *[f"fewer rows, because more do not fit: {', '.join(full)}"] * bool(full)]
+    notes += [f"left out, because the data is missing: {', '.join(absent)}"] * bool(absent)
     return printable(template.render(prompts=rendered, notes=notes, **frame)), notes

@@ -77,7 +77,9 @@ def test_row_page_has_fewer_rows_if_it_would_be_larger(largest):
     assert len(html.encode()) <= largest
     counts = {name: html.count(f"<h4>{name}") for name in ("row 0", "row 199")}
     assert counts["row 0"] == 3 and counts["row 199"] < 3
-    assert notes[0].startswith("long: only ") and notes[0] in "".join(parsed(html).text)
+    assert notes[0].startswith("fewer rows, because more do not fit: long (") and notes[
+        0
+    ] in "".join(parsed(html).text)
 
 
 def test_row_page_reads_no_more_rows_than_it_shows():
@@ -92,7 +94,7 @@ def test_row_page_leaves_out_prompts_without_data():
         yield
 
     html, notes = render_row_page("tea", {"a": rows(2), "b": absent()}, most_rows=9)
-    assert notes == ["b: left out, because its data is missing"]
+    assert notes == ["left out, because the data is missing: b"]
     assert html.count('type="radio"') == 1 and notes[0] in html
     with pytest.raises(UserError, match="no file for b"):
         render_row_page("tea", {"b": absent()}, most_rows=9)
