@@ -1,7 +1,6 @@
 """Opens the templates of pages, and gives pages the style and the script that their file contains.
 
-    template = page_templates().get_template("page.html.j2")
-    template.render(**read_assets("script.js"), report=report)
+    page_template("page.html.j2")     # .render(**read_assets("script.js"), report=report, ...)
 
 The environment escapes all texts. Only the style, the script and SVG that this package makes are
 `Markup`, which is not escaped.
@@ -22,9 +21,13 @@ from t0.reports.plots import RUN_COLOURS, themed
 from t0.reports.tables import fact, number
 
 
+def page_template(name: str) -> Any:
+    """Returns a template of this package, which escapes all texts."""
+    return _environment().get_template(name)
+
+
 @functools.cache
-def page_templates() -> Any:
-    """Returns the Jinja environment, which reads the templates in this package."""
+def _environment() -> Any:
     import jinja2
     from markupsafe import Markup
 
@@ -55,7 +58,7 @@ def read_assets(script_name: str) -> dict[str, Any]:
     """
     from markupsafe import Markup
 
-    templates = page_templates()
+    templates = _environment()
     script, style = (
         templates.loader.get_source(templates, name)[0].removesuffix("\n")
         for name in (script_name, "style.css")

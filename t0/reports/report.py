@@ -36,7 +36,7 @@ from t0.reports.evaluation_rows import decoded_results
 from t0.reports.evaluations import EvaluatedRun, RankedTask
 from t0.reports.examples import collect_examples
 from t0.reports.held_out import headlines, held_out_means
-from t0.reports.page_templates import page_templates, read_assets
+from t0.reports.page_templates import page_template, read_assets
 from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
@@ -367,31 +367,27 @@ def _render_page(
         ]
         for plot in plots
     }
-    return (
-        page_templates()
-        .get_template("page.html.j2")
-        .render(
-            **read_assets("script.js"),
-            report=report,
-            runs=runs,
-            several=len(runs) > 1,
-            tables=report.tables,
-            decoded=decoded_results(runs),
-            group_tables=group_tables(runs),
-            figures=plots,
-            svgs=svgs,
-            fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),
-            sources=[row for row in published_accuracies() if datasets & set(row["datasets"])],
-            held_out=held_out_means(runs),
-            all_held_out=len(held_out_titles()),
-            index={"runs": labels, "marks": marks, "groups": index} if index else None,
-            embedded=[Markup(text) for text in examples or ()],
-            loads_scripts=examples is None,
-            links=links,
-            training=report.curves,
-            training_rows=training_table(report.curves),
-            confidence=round(100 * CONFIDENCE),
-        )
+    return page_template("page.html.j2").render(
+        **read_assets("script.js"),
+        report=report,
+        runs=runs,
+        several=len(runs) > 1,
+        tables=report.tables,
+        decoded=decoded_results(runs),
+        group_tables=group_tables(runs),
+        figures=plots,
+        svgs=svgs,
+        fact_keys=list(dict.fromkeys(key for run in runs for key in run.facts)),
+        sources=[row for row in published_accuracies() if datasets & set(row["datasets"])],
+        held_out=held_out_means(runs),
+        all_held_out=len(held_out_titles()),
+        index={"runs": labels, "marks": marks, "groups": index} if index else None,
+        embedded=[Markup(text) for text in examples or ()],
+        loads_scripts=examples is None,
+        links=links,
+        training=report.curves,
+        training_rows=training_table(report.curves),
+        confidence=round(100 * CONFIDENCE),
     )
 
 

@@ -1,6 +1,6 @@
 """Renders the page of `t0 show --html`: the rows of prompts, a tab for each prompt, with a search.
 
-    html, notes = render_row_page("reviews", {"reviews_positive": rows}, most_rows=200)
+    render_row_page("reviews", {"reviews_positive": ()}, most_rows=200)    # the page, and its notes
 
 The page is one file that loads nothing. Texts of rows are untrusted: they only pass through Jinja's
 autoescape, and control characters and lone surrogates are shown as escapes.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from t0.errors import AbsentData, printable
-from t0.reports.page_templates import page_templates, read_assets
+from t0.reports.page_templates import page_template, read_assets
 
 LARGEST_PAGE = 20_000_000  # bytes
 _NOTE_BYTES = 600  # reserved for the notes about a prompt
@@ -43,7 +43,7 @@ def render_row_page(
     """
     from markupsafe import Markup
 
-    template = page_templates().get_template("row_page.html.j2")
+    template = page_template("row_page.html.j2")
     frame = {"title": title, **read_assets("row_page.js")}
     page = template.make_module({"prompts": dict.fromkeys(prompts, ()), "notes": notes, **frame})
     left = largest - len(printable(str(page)).encode()) - _NOTE_BYTES * len(prompts)
