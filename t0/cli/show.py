@@ -96,9 +96,10 @@ def _write_page(
     from t0.files.publishing import write_whole
     from t0.reports.row_page import render_row_page
 
-    notes = [] if tokens else [f"tokens were not counted, and nothing was cut. {REMEDY}"]
-    # Tasks of other modules can have other vocabularies.
-    pieces = None if args.ids or args.module_import or tokens is None else tokens.pieces
+    notes, pieces = [], None
+    if not args.module_import:  # tasks of other modules have vocabularies already
+        notes = [] if tokens else [f"tokens were not counted, and nothing was cut. {REMEDY}"]
+        pieces = tokens.pieces if tokens and not args.ids else None
     html, notes = render_row_page(
         title, dict(opened), most_rows=_select_range(args)[1], pieces=pieces, notes=notes
     )

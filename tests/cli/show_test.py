@@ -241,6 +241,10 @@ def test_show_task_of_a_user_module(t0, tmp_path, monkeypatch, clean_registries)
     assert status == 0, err
     assert "  inputs, 2 tokens of at most 2\n    ab\n" in out
     assert "inputs fill their length: the rest may be cut off" in out
+    page = tmp_path / "rows.html"
+    _, _, err = t0("show", *words[:2], f"--html={page}", data=False)
+    assert "not counted" not in err
+    assert "100 101 102 1</details>" in page.read_text()
     assert "unknown tokens" not in out
 
 
