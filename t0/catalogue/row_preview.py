@@ -10,8 +10,9 @@ end in EOS.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from t0.catalogue.exemplars import FewShotPrompts, describe_lost_separators
 from t0.catalogue.prompted_task import PromptedTask
@@ -69,6 +70,49 @@ class PreviewText:
     limit: int
     cut: int | None = None
     unknown: Sequence[tuple[int, int]] = ()
+
+    @property
+    def spans(self) -> list["TextSpan"]:
+        """The text in spans, which are either unknown or not, and either truncated or not.
+
+        If only EOS is truncated, the last span is empty.
+        """
+        cut = len(self.text) + 1 if self.cut is None else self.cut
+        begins = {0, *itertools.chain(*self.unknown), min(cut, len(self.text))}
+        return [
+            TextSpan(
+                self.text[begin:end],
+                any(first <= begin < last for first, last in self.unknown),
+                begin >= cut,
+            )
+            for begin, end in itertools.pairwise([*sorted(begins), len(self.text)])
+            if begin < end or begin == cut
+        ]
+
+    @property
+    def token_count(self) -> str:
+        """The number of tokens with its limit, as text; empty without a vocabulary."""
+        if self.ids is None:
+            return ""
+        tokens = len(self.ids)
+        eos = " with EOS" if self.ids[-1:] == [EOS] else ""
+        over = f", {tokens - self.limit:,} too many" if tokens > self.limit else ""
+        return f"{tokens:,} token{'s' * (tokens != 1)}{eos} of at most {self.limit:,}{over}"
+
+    @property
+    def cut_note(self) -> str:
+        """The mark at the point where the text is truncated."""
+        is_text = self.cut is not None and self.cut < len(self.text)
+        rest = "; the model does not see what follows" if is_text else ": EOS is lost"
+        return f"CUT at {self.limit:,} tokens{rest}"
+
+
+class TextSpan(NamedTuple):
+    """A part of a text; whether the vocabulary has no token for it; whether it is truncated."""
+
+    text: str
+    is_unknown: bool
+    is_cut: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,24 +264,17 @@ def lines(row: RowPreview, *, with_ids: bool = False) -> Iterator[str]:
     yield row.title
     for name, text in (("inputs", row.inputs), ("target", row.target)):
         if text is not None:
-            yield f"  {name}" if text.ids is None else f"  {name}, {_format_count(text)}"
+            yield f"  {name}" if text.ids is None else f"  {name}, {text.token_count}"
             yield from (f"{_INDENT}{line}" for line in printable(_mark(text)).split("\n"))
             yield from _list_ids(text, with_ids)
     if row.choices is not None:
         yield "  choices (* is the target)"
         for choice in row.choices:
             mark = "*" if choice.text == row.target.text else " "
-            count = "" if choice.ids is None else f"  ({_format_count(choice)})"
+            count = "" if choice.ids is None else f"  ({choice.token_count})"
             yield f"  {mark} {printable(_mark(choice))}{count}"
             yield from _list_ids(choice, with_ids)
     yield from (f"  note: {note}" for note in row.notes)
-
-
-def _format_count(text: PreviewText) -> str:
-    tokens = len(text.ids)
-    eos = " with EOS" if text.ids[-1:] == [EOS] else ""
-    over = f", {tokens - text.limit:,} too many" if tokens > text.limit else ""
-    return f"{tokens:,} token{'s' * (tokens != 1)}{eos} of at most {text.limit:,}{over}"
 
 
 def _list_ids(text: PreviewText, with_ids: bool) -> Iterator[str]:
@@ -247,14 +284,9 @@ def _list_ids(text: PreviewText, with_ids: bool) -> Iterator[str]:
 
 def _mark(preview: PreviewText) -> str:
     """Marks the unknown parts of a text, and where it is truncated."""
-    text = preview.text
-    marks = [(end, "]") for _, end in preview.unknown]
-    marks += [(begin, "[UNKNOWN ") for begin, _ in preview.unknown]
-    if preview.cut is not None:
-        rest = (
-            "; the model does not see what follows" if preview.cut < len(text) else ": EOS is lost"
-        )
-        marks.append((preview.cut, f"[CUT at {preview.limit:,} tokens{rest}]"))
-    for index, mark in sorted(marks, key=lambda mark: mark[0], reverse=True):
-        text = text[:index] + mark + text[index:]
-    return text
+    marked, was_cut = "", False
+    for text, is_unknown, is_cut in preview.spans:
+        marked += f"[{preview.cut_note}]" if is_cut and not was_cut else ""
+        marked += f"[UNKNOWN {text}]" if is_unknown else text
+        was_cut = is_cut
+    return marked

@@ -182,6 +182,10 @@ class Tokens:
             valid = valid[: valid.index(EOS) + 1]
         return processor.decode(valid)
 
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Returns the piece of the vocabulary for each token id."""
+        return self._processor.id_to_piece(list(ids))
+
     def character_index(self, text: str, length: int) -> int:
         """Returns the index of the first character that does not fit into `length` tokens.
 

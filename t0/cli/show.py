@@ -5,6 +5,7 @@ t0 show reviews_positive --data_dir=mine --split=validation --row=17 --ids
 t0 show reviews                                            # a folder that `t0 init` wrote
 t0 show reviews_positive --data_dir=mine --all_prompts --lengths=inputs=512,targets=64
 t0 show reviews_positive --data_dir=mine --split=validation --num_fewshot=4
+t0 show reviews --html rows.html                           # a page; a mixture works too
 
 Tasks in modules of `--module_import` are not in T0's catalogue. For them, the examples after
 preprocessing are shown.
@@ -15,14 +16,15 @@ import dataclasses
 import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from t0.cli.arguments import JoinedList, Number, add_shared, few_shot_of, find_starter_tasks
 from t0.config.plain_data import Count, Positive
-from t0.errors import AbsentData, UserError
+from t0.errors import AbsentData, UserError, say
 
 DEFAULT_ROWS = 3
+DEFAULT_ROWS_OF_PAGE = 200
 _MOST_NAMES = 6
 
 
@@ -30,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the verb's arguments."""
     add = parser.add_argument
     add("task", help="a task's name, a regular expression, or a folder of `t0 init`")
-    add("--rows", action=Number, kind=Positive, help=f"rows (default {DEFAULT_ROWS})")
+    rows = f"rows of each prompt (default {DEFAULT_ROWS}; {DEFAULT_ROWS_OF_PAGE} with --html)"
+    add("--rows", action=Number, kind=Positive, help=rows)
     add("--row", action=Number, kind=Count, help="only this row; the first is 0")
     add("--split", help="the split (default: train if it exists, else the first)")
     lengths = (
@@ -43,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show all prompts of the dataset, or all that match",
     )
     add("--ids", action="store_true", help="also print the token ids")
+    page = "write one page of all prompts that match, with tabs and a search, at most 20 MB"
+    add("--html", metavar="FILE", help=page)
     add_shared(parser, "num_fewshot", "fewshot_options")
     add_shared(parser, "data_dir", "skip_bad_rows", "vocab", "module_import", "json")
 
@@ -58,6 +63,8 @@ def main(args: argparse.Namespace) -> int:
 
     if args.rows is not None and args.row is not None:
         raise UserError("--rows and --row both select rows: use one of them")
+    if args.html and args.json:
+        raise UserError("--html and --json both say how rows are shown: use one of them")
     task = args.task
     settings = find_starter_tasks(args, "task")
     args.all_prompts = args.all_prompts or args.task != task
@@ -65,8 +72,10 @@ def main(args: argparse.Namespace) -> int:
     tokens = load_tokens(args.vocab)
     if args.ids and tokens is None:
         raise UserError(f"--ids needs a vocabulary. {REMEDY}")
+    if args.html:
+        return _write_page(task, _open_rows(args, lengths, tokens), args, tokens)
     count = cut = 0
-    for row in _rows(args, lengths, tokens):
+    for row in itertools.chain.from_iterable(rows for _, rows in _open_rows(args, lengths, tokens)):
         if args.json:  # a line for each row
             print(json.dumps(dataclasses.asdict(row)))
         else:
@@ -80,7 +89,31 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> Iterator[Any]:
+def _write_page(
+    title: str, opened: Iterable[tuple[str, Iterator[Any]]], args: argparse.Namespace, tokens: Any
+) -> int:
+    from t0.catalogue.sentence_pieces import REMEDY
+    from t0.files.publishing import write_whole
+    from t0.reports.row_page import render_row_page
+
+    notes, pieces = [], None
+    if not args.module_import:  # tasks of other modules have vocabularies already
+        notes = [] if tokens else [f"tokens were not counted, and nothing was cut. {REMEDY}"]
+        pieces = tokens.pieces if tokens and not args.ids else None
+    html, notes = render_row_page(
+        title, dict(opened), most_rows=_select_range(args)[1], pieces=pieces, notes=notes
+    )
+    write_whole(args.html, html)
+    for note in notes:
+        print(note, file=sys.stderr)
+    say(f"{args.html} ({len(html.encode()) / 1e6:.1f} MB)")
+    return 0
+
+
+def _open_rows(
+    args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any
+) -> Iterator[tuple[str, Iterator[Any]]]:
+    """Yields the name and the rendered rows of each selected task."""
     from t0.cli.tasks import read_listing, shown_examples
 
     if args.module_import:
@@ -91,7 +124,7 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
     for name in _select_names(listing, args):
         task = listing.tasks[name]
         if hasattr(task, "task"):
-            yield from _show_prompted(task.task, args, lengths, tokens)
+            yield name, _show_prompted(task.task, args, lengths, tokens)
         elif few_shot_of(args):
             raise UserError(
                 f"--num_fewshot shows tasks of T0's catalogue and of data folders, and {name} is "
@@ -100,7 +133,7 @@ def _rows(args: argparse.Namespace, lengths: Mapping[str, int], tokens: Any) -> 
         else:
             first, number = _select_range(args)
             split = _choose_split(name, task.splits, args.split)
-            yield from shown_examples(task, split, first, number, lengths)
+            yield name, shown_examples(task, split, first, number, lengths)
 
 
 def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
@@ -114,7 +147,7 @@ def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
     if name not in listing.tasks:
         plain = {n.removesuffix(SCORE_EVAL): None for n in listing.select(args.task)}
         names = [n for n in plain if n in listing.tasks] or list(plain)
-        if len(names) == 1 or args.all_prompts:
+        if len(names) == 1 or args.all_prompts or args.html:
             return names
         examples = ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
         raise UserError(
@@ -139,7 +172,8 @@ def _select_names(listing: Any, args: argparse.Namespace) -> list[str]:
 
 
 def _select_range(args: argparse.Namespace) -> tuple[int, int]:
-    return (0, args.rows or DEFAULT_ROWS) if args.row is None else (args.row, 1)
+    rows = args.rows or (DEFAULT_ROWS_OF_PAGE if args.html else DEFAULT_ROWS)
+    return (0, rows) if args.row is None else (args.row, 1)
 
 
 def _choose_split(name: str, splits: Any, requested: str | None) -> str:

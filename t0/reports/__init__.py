@@ -16,6 +16,8 @@ The inputs are `results_<step>.json` from mode `score_eval`, with the folder `sc
     read_report(words)               words -> the report: its tables and plots
     write_report(words, output)      words -> report.html, .csv, .json and pictures in a folder
 
+The page of `t0 show --html` shares the style of the report's page: `row_page.render_row_page`.
+
 A report is made in three steps. `evaluations` reads the runs, with the outcome of each example.
 `accuracies.shared_grid` lays out the outcomes of a dataset as one table of runs, prompts and
 examples, whether one run is reported or several are compared. `evaluation_rows` and

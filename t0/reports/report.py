@@ -15,15 +15,9 @@ or files is untrusted. It reaches the page in only two ways: through Jinja's aut
 In this JSON, `<`, `>` and `&` are numeric escapes, and the page's script puts the texts into text
 nodes. A content security policy allows only the page's own script and the scripts with examples.
 The page cannot load anything else.
-
-Assumption: the templates next to this module are trusted.
 """
 
-import base64
-import functools
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,17 +31,18 @@ from t0.files.publishing import remove_leftovers, write_whole, writing
 from t0.reports.clean_examples import read_overlap
 from t0.reports.comparison import RunComparison, compare, legend_lines
 from t0.reports.diagnosis import reliability_rows
-from t0.reports.evaluation_plots import Plot, axis_label, list_plots
+from t0.reports.evaluation_plots import Plot, list_plots
 from t0.reports.evaluation_rows import decoded_results
 from t0.reports.evaluations import EvaluatedRun, RankedTask
-from t0.reports.examples import collect_examples, script_json
+from t0.reports.examples import collect_examples
 from t0.reports.held_out import headlines, held_out_means
-from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg, themed
+from t0.reports.page_templates import page_template, read_assets
+from t0.reports.plots import RUN_COLOURS, panel_pictures, panel_svg
 from t0.reports.published import held_out_titles, published_accuracies
 from t0.reports.report_runs import NamedRun, read_named_runs
 from t0.reports.report_tables import PROMPTS_FILE, group_tables, report_tables
 from t0.reports.statistics import CONFIDENCE, POWER
-from t0.reports.tables import MARK, ReportTable, Row, fact, group_by, number
+from t0.reports.tables import MARK, ReportTable, Row, group_by
 from t0.reports.training_curves import TrainingCurves, read_curves, training_table
 
 SCHEMA = 2
@@ -363,9 +358,6 @@ def _render_page(
     """
     from markupsafe import Markup
 
-    templates = _environment()
-    script, style = (_read_asset(name) for name in ("script.js", "style.css"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     runs, datasets = report.runs, {row["dataset"] for row in report.rows("datasets")}
     marks = [[run.mark.letter, run.mark.position % len(RUN_COLOURS)] for run in runs]
     labels = [run.label for run in runs]
@@ -375,7 +367,8 @@ def _render_page(
         ]
         for plot in plots
     }
-    return templates.get_template("page.html.j2").render(
+    return page_template("page.html.j2").render(
+        **read_assets("script.js"),
         report=report,
         runs=runs,
         several=len(runs) > 1,
@@ -395,49 +388,7 @@ def _render_page(
         training=report.curves,
         training_rows=training_table(report.curves),
         confidence=round(100 * CONFIDENCE),
-        script=Markup(script),
-        style=Markup(style),
-        script_digest=digest,
     )
-
-
-def _read_asset(name: str) -> str:
-    """Returns the text of a file next to this module, which is not a template."""
-    templates = _environment()
-    return templates.loader.get_source(templates, name)[0].removesuffix("\n")
-
-
-def _make_breakable(name: str, signs: str = "/_|") -> Any:
-    """Escapes a name for HTML and allows line breaks after each of the `signs`."""
-    from markupsafe import Markup, escape
-
-    pieces = re.split(f"(?<=[{re.escape(signs)}])", name)
-    return Markup("<wbr>").join(escape(piece) for piece in pieces)
-
-
-@functools.cache
-def _environment() -> Any:
-    """Returns the Jinja environment, which reads the templates in this package."""
-    import jinja2
-    from markupsafe import Markup
-
-    templates = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    )
-    templates.filters |= {
-        "number": number,
-        "breakable": _make_breakable,
-        "axis_label": axis_label,
-        "value_of": lambda facts, key: fact(facts.get(key)),
-        "run_colour": lambda position: f"var(--run-{position % len(RUN_COLOURS)})",
-        "themed": themed,
-        "script_json": lambda value: Markup(script_json(value)),
-    }
-    return templates
 
 
 def _replace_files(files: Mapping[str, bytes], folder: Path) -> None:

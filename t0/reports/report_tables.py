@@ -326,7 +326,14 @@ def _list_comparison_tables(comparison: RunComparison) -> list[ReportTable]:
         text = _accuracy_formatter(run.name, "{mean:.1f} {letters}", missing="–")
         detail = _accuracy_formatter(run.name, "{low:.1f} to {high:.1f}")
         columns.append(
-            ReportColumn("title", letter, "" if has_room else letter, text=text, detail=detail)
+            ReportColumn(
+                "title",
+                f"{letter} {run.name}",
+                "" if has_room else letter,
+                text=text,
+                detail=detail,
+                sort=lambda row, name=run.name: row["accuracies"].get(name, {}).get("mean"),
+            )
         )
         if has_room:
             long_text = _accuracy_formatter(

@@ -135,6 +135,8 @@ class ReportColumn:
       text: the function that formats a cell from the whole row; if it is set, `show` is not used.
       detail: the function that formats a second text from the whole row. The page shows this text
         in small type.
+      sort: the function that returns the value by which the page sorts a row; by default, this is
+        the value of `key`.
       css: the CSS classes of the cells, "t ..." for texts and "n ..." for numbers.
       kind: "name" (shown in bold), "run" (shown with the run's letter and colour) or "prompt" (a
         click opens the prompt's examples).
@@ -148,6 +150,7 @@ class ReportColumn:
     show: Callable[[Any], str] = value_text
     text: Callable[[Row], str] | None = None
     detail: Callable[[Row], str] | None = None
+    sort: Callable[[Row], Any] | None = None
     css: str = "n"
     kind: str = ""
     needed: Callable[[Row], bool] | None = None

@@ -133,6 +133,21 @@ def test_show_and_lint_note_unknown_tokens_and_truncation(t0, own, tmp_path):
     assert "wrong one's tokens" not in verdicts["faces_retell"]
 
 
+def test_show_writes_a_page_of_all_matching_prompts(t0, own, tmp_path):
+    page = tmp_path / "rows.html"
+    words = [f"--html={page}", f"--vocab={own / 'vocab.model'}", "--lengths=inputs=12"]
+    status, out, err = t0("show", "reviews_.*", *words)
+    assert (status, out, err) == (0, f"{page} (0.0 MB)\n", "")
+    html = page.read_text()
+    assert html.count('type="radio"') == 3 and html.count("<article") == 9  # more than three rows
+    assert "CUT at 12 tokens" in html and "\u2581film" in html
+    status, _, err = t0("show", "mine", f"--html={page}", "--rows=1")
+    assert (status, page.read_text().count("<article")) == (0, 1)
+    assert "tokens were not counted" in err
+    status, _, err = t0("show", TASK, f"--html={tmp_path}")
+    assert status == 2 and str(tmp_path) in err
+
+
 def test_show_all_prompts_split_and_task_expression(t0):
     _, out, _ = t0("show", TASK, "--all_prompts", "--split=validation")
     titles = [line for line in out.splitlines() if ", split" in line]
@@ -152,6 +167,7 @@ def test_show_all_prompts_split_and_task_expression(t0):
         ([TASK, "--rows=0"], ["--rows is 0; expected a whole number from 1"]),
         ([TASK, "--lengths=input=5"], ["'input=5' is not a length", "inputs=1024,targets=256"]),
         ([TASK, "--lengths=inputs=many"], ["'inputs=many' is not a length"]),
+        ([TASK, "--json", "--html=x.html"], ["--html and --json both say"]),
         ([TASK, "--ids"], ["--ids needs a vocabulary"]),
         ([TASK, "--vocab=/no/such.model"], ["vocabulary not found: /no/such.model"]),
     ],
@@ -225,6 +241,10 @@ def test_show_task_of_a_user_module(t0, tmp_path, monkeypatch, clean_registries)
     assert status == 0, err
     assert "  inputs, 2 tokens of at most 2\n    ab\n" in out
     assert "inputs fill their length: the rest may be cut off" in out
+    page = tmp_path / "rows.html"
+    _, _, err = t0("show", *words[:2], f"--html={page}", data=False)
+    assert "not counted" not in err
+    assert "100 101 102 1</details>" in page.read_text()
     assert "unknown tokens" not in out
 
 

@@ -1,7 +1,6 @@
 """Pages in headless Chromium: the examples beside a page, keyboard, touch, switch and widths.
 
-A probe is put into a copy of the page whose policy admits it; the copy is opened from a file, as a
-reader opens it. Each test starts one browser.
+Each test starts one browser.
 """
 
 import csv
@@ -14,50 +13,12 @@ import subprocess
 import pytest
 
 from t0.reports import report, write_report
+from tests.reports.headless_browser import FLAGS, looks, probed
 from tests.reports.made_up_evaluations import Decoded, Evaluation, random_lines, write_metrics
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 
 EVIL = '</script><img src=x onerror="document.body.dataset.evil=1"> &amp; \''
-FLAGS = [
-    "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--hide-scrollbars", "--virtual-time-budget=20000",
-]  # fmt: skip
-# Waits until a condition holds, and what the probes look at.
-HELP = """
-const wait = async (test) => {
-  for (let i = 0; i < 200 && !test(); i++) await new Promise(r => setTimeout(r, 20));
-};
-const id = name => document.getElementById(name);
-const all = text => [...document.querySelectorAll(text)];
-const choose = (name, value) => {
-  id(name).value = value;
-  id(name).dispatchEvent(new Event('change'));
-};
-const key = (element, name) => element.dispatchEvent(
-  new KeyboardEvent('keydown', {key: name, bubbles: true, cancelable: true}));
-"""
-
-
-def probed(html, script, folder, *flags):
-    """Returns what a probe has put into the object `seen`."""
-    probe = html.with_name("probe.html")
-    text = html.read_text()
-    text = re.sub(r"script-src '[^;]*;", "script-src 'unsafe-inline' 'self' file:;", text)
-    end = "id('seen').textContent = JSON.stringify(seen);"
-    script = f"(async () => {{ const seen = {{}}; {HELP}; {script}; {end} }})()"
-    probe.write_text(
-        text.replace("</body>", f"<pre id=seen></pre><script>{script}</script></body>")
-    )
-    done = subprocess.run(
-        [*FLAGS, *flags, f"--user-data-dir={folder / 'profile'}", "--dump-dom", probe.as_uri()],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    probe.unlink()
-    found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)
-    assert found, done.stderr[-2000:]
-    return json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +171,14 @@ def test_examples_download_has_what_the_page_shows(html, tmp_path):
     assert len(compared) == 50
     assert {"A prediction", "B prediction", "A score 1", "choice 2"} <= set(compared[0])
     assert all(scroll <= client for scroll, client in seen["widths"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1280])
+@pytest.mark.parametrize("dark", [False, True])
+def test_report_page_fits_and_can_be_read_in_both_themes(html, tmp_path, width, dark):
+    seen = looks(html, tmp_path, width, dark=dark, ready="all('article.error').length")
+    assert seen == {"width": width, "overflow": 0, "dark": dark, "faint": []}
 
 
 # Each text would run a script if the page wrote it as HTML, as an attribute, as a link, or as JSON.

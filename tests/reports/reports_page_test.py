@@ -77,6 +77,26 @@ def test_report_page_stays_small_with_many_examples(evaluation, tmp_path):
     assert all(f"Row {row} " in script.read_text() for row in (0, 3_999))
 
 
+def test_report_page_contents_link_to_every_section_in_order(drawn):
+    html = drawn.html.read_text()
+    contents = re.search(r'<nav id="contents".*?</nav>', html, re.DOTALL)[0]
+    sections = re.findall(r'<section id="([^"]+)"', html)
+    assert re.findall(r'href="#([^"]+)"', contents) == sections
+    assert {"differences", "prompt_differences", "training", "examples"} <= set(sections)
+    assert 'href="#contents"' in html
+
+
+def test_report_page_sorts_compared_accuracies_by_each_run(drawn):
+    table = (
+        drawn.html.read_text().partition('<section id="accuracies">')[2].partition("</table>")[0]
+    )
+    rows = json.loads(drawn.json.read_text())["accuracies"]
+    for name, letter in (("first", "A"), ("second", "B")):
+        cells = re.findall(rf'data-label="{letter} {name}[^"]*" data-sort="([^"]+)"', table)
+        keys = [key for key in rows[0]["accuracies"] if key.startswith(name)]
+        assert list(map(float, cells)) == [row["accuracies"][keys[0]]["mean"] for row in rows]
+
+
 def test_report_page_shows_the_held_out_mean_first(drawn):
     paths, html = drawn, drawn.html.read_text()
     order = [
