@@ -332,7 +332,7 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
             vocabulary = feature.vocabulary.sentencepiece_model_file
             few_shot = source.few_shot.few_shot if source.few_shot else None
             own_name = source.seed_name
-            own_name = few_shot_name(own_name, few_shot.k) if few_shot else own_name
+            own_name = few_shot_name(own_name, few_shot) if few_shot else own_name
             recorded[own_name] = RecordedPrompt(
                 own_name,
                 "/".join(filter(None, (source.dataset, source.subset))),
