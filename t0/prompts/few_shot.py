@@ -47,8 +47,8 @@ class FewShot:
       example_separator: the text after each exemplar.
       final_suffix: the text at the end.
       outer_templates: texts around an input, with `{inputs}` and, if the choices are to be printed,
-        `{choices}`. Each row has a random one, which its exemplars have too. INPUT above is the text
-        with it. Empty for none.
+        `{choices}`. Each row and its exemplars have a random one. INPUT above includes it. Empty for
+        none.
       length: the maximum number of tokens of the joined text, for tasks of a mixture. An evaluation
         uses the length of its run instead.
       same_template: whether exemplars have the row's template. If not, each has a random template of
