@@ -239,7 +239,9 @@ def _prompt(source: seqio.DataSource) -> dict[str, str]:
 def few_shot_fields(form: FewShotForm) -> list[Any]:
     """Returns the settings of few-shot prompts that change the rendered texts, for JSON."""
     settings = dataclasses.asdict(form.settings)
-    del settings["store"]
+    del settings["store"], settings["suffix"]
+    if not settings["outer_templates"]:
+        del settings["outer_templates"]  # as in the caches of earlier versions
     templates = [[*text_fields(template).values(), seed] for template, seed in form.templates]
     return [settings, templates]
 

@@ -39,13 +39,13 @@ class _Candidate(NamedTuple):
     Attributes:
       exemplar: its texts.
       label: the number of its target among its answer choices; None if it is none of them.
-      choices: the number of its answer choices.
+      choices: its answer choices.
       key: the values of the columns from which its input is made.
     """
 
     exemplar: Exemplar
     label: int | None
-    choices: int
+    choices: Sequence[str]
     key: str
 
 
@@ -109,16 +109,17 @@ class FewShotPrompts:
           UserError: there are not enough training rows that can be exemplars of this row, or an
             answer choice contains the separator of exemplars.
         """
-        few_shot = self.few_shot
-        drawn = self._draw(split, index, row, example)
+        few_shot, outer = self.few_shot, self._choose_outer(split, index)
+        drawn = self._apply_outer(outer, self._draw(split, index, row, example))
+        inputs = few_shot.apply_outer(outer, example.inputs, example.choices)
+        example = dataclasses.replace(example, inputs=inputs)
         fitting = count_fitting(few_shot, drawn, example, self._measure)
-        if not fitting and few_shot.if_none_fits == "drop":
+        if drawn and not fitting and few_shot.if_none_fits == "drop":
             return None
         exemplars = tuple(drawn[:fitting])
         inputs = join_exemplars(few_shot, exemplars, example.inputs)
-        is_cut = not fitting and not self._measure.fits(
-            inputs, example.choices or [example.targets]
-        )
+        answers = example.choices or [example.targets]
+        is_cut = bool(drawn) and not fitting and not self._measure.fits(inputs, answers)
         return FewShotPrompt(inputs, exemplars, len(drawn), is_cut)
 
     def stored_exemplars(self) -> tuple[Exemplar, ...]:
@@ -127,9 +128,27 @@ class FewShotPrompts:
         Raises:
           UserError: as `prompt`, and if the rows of the exemplars cannot be read.
         """
-        return tuple(self._draw("predict", 0, {}, None)) if self.few_shot.store else ()
+        if not self.few_shot.store:
+            return ()
+        return tuple(self._apply_outer(0, self._draw("predict", 0, {}, None)))
 
-    def _take(self, split: str, index: int) -> list[Exemplar]:
+    def _choose_outer(self, split: str, index: int) -> int:
+        templates = self.few_shot.outer_templates
+        if len(templates) < 2:
+            return 0
+        seed = f"{self.few_shot.seed} {self._name} {split} {index} outer template"
+        return random.Random(seed).randrange(len(templates))
+
+    def _apply_outer(self, number: int, candidates: Sequence[_Candidate]) -> list[Exemplar]:
+        if not self.few_shot.outer_templates:
+            return [candidate.exemplar for candidate in candidates]
+        apply = functools.partial(self.few_shot.apply_outer, number)
+        return [
+            dataclasses.replace(exemplar, inputs=apply(exemplar.inputs, choices))
+            for exemplar, _, choices, _ in candidates
+        ]
+
+    def _take(self, split: str, index: int) -> list[_Candidate]:
         k = self.few_shot.k
         numbers = self._order(split)[index * k : (index + 1) * k]
         candidates = [self._candidate(int(number), None) for number in numbers]
@@ -138,12 +157,14 @@ class FewShotPrompts:
                 f"{self._name}: row {numbers[candidates.index(None)]} of '{self.few_shot.split}' has "
                 "no target or is not rendered, so SeqIO's order is undefined: leave out `order`"
             )
-        return [candidate.exemplar for candidate in candidates]
+        return candidates
 
     def _draw(
         self, split: str, index: int, row: Mapping[str, Any], example: Example | None
-    ) -> list[Exemplar]:
-        few_shot, templates, exemplars = self.few_shot, self.form.templates, []
+    ) -> list[_Candidate]:
+        few_shot, templates, candidates = self.few_shot, self.form.templates, []
+        if not few_shot.k:
+            return []
         if few_shot.order and example is not None:
             return self._take(split, index)
         mapping = self._task.split_mapping
@@ -160,15 +181,15 @@ class FewShotPrompts:
                 is_duplicate = candidate.key == key or candidate.exemplar.inputs == example.inputs
                 if is_row or is_duplicate:
                     continue
-            if few_shot.balance and not quota.take(candidate.label, candidate.choices):
+            if few_shot.balance and not quota.take(candidate.label, len(candidate.choices)):
                 continue
-            exemplars.append(candidate.exemplar)
-            if len(exemplars) == few_shot.k:
-                return exemplars
+            candidates.append(candidate)
+            if len(candidates) == few_shot.k:
+                return candidates
         balanced = " with balanced labels" if few_shot.balance else ""
         raise UserError(
             f"{self._name}: {few_shot.k} exemplars{balanced}, but its split '{few_shot.split}' has "
-            f"only {len(exemplars)} for row {index} of '{split}' (rows without a target and "
+            f"only {len(candidates)} for row {index} of '{split}' (rows without a target and "
             "duplicates of the row are left out): choose a smaller number"
         )
 
@@ -193,7 +214,7 @@ class FewShotPrompts:
             )
         label = choices.index(example.targets) if example.targets in choices else None
         exemplar = Exemplar(number, example.inputs, example.targets)
-        return _Candidate(exemplar, label, len(choices), self._key(row))
+        return _Candidate(exemplar, label, choices, self._key(row))
 
     def _key(self, row: Mapping[str, Any]) -> str:
         row = remove_hyphens(row)
@@ -212,9 +233,16 @@ def check_few_shot(task: PromptedRows, few_shot: FewShot) -> None:
             f"{name} has no split '{few_shot.split}' to draw exemplars from, it has: "
             f"{', '.join(task.split_mapping)}. Leave the task out"
         )
-    if few_shot.order and (few_shot.balance or not few_shot.same_template):
+    if few_shot.order and (few_shot.balance or not few_shot.same_template or not few_shot.k):
         raise UserError(
             "`order: seqio` fixes the exemplars: leave out `balance` and `same_template`, or `order`"
+        )
+    if any("{choices}" in outer for outer in few_shot.outer_templates) and (
+        not task.template.answer_choices
+    ):
+        raise UserError(
+            f"{name} has no answer choices, so an outer template cannot print them: leave out the "
+            "task, or {choices}"
         )
     if few_shot.balance and not task.template.answer_choices:
         raise UserError(
@@ -299,4 +327,4 @@ def describe_lost_separators(few_shot: FewShot, ids: Callable[[str], Any]) -> li
         f"{' and '.join(lost)}: the vocabulary has no token for this text, so the model reads only a "
         "space, or nothing. A visible separator, such as ' ## ', has tokens"
     )
-    return [note] if lost else []
+    return [note] if lost and few_shot.k else []

@@ -32,6 +32,7 @@ from t0.sources.mixture_files import MixtureMember
 _MATCHING_SECONDS = 10
 # The limits of mixtures inside mixtures. Each path to a mixture counts.
 _DEEPEST, _MOST_MIXTURES = 20, 1_000
+_FEW_SHOT = r"_\d+shot(_[a-z]+)?$"  # the end of the name of a few-shot task
 
 
 def resolve_mixtures(
@@ -160,11 +161,11 @@ def few_shot_forms(
                 siblings = [tasks[other] for other in selected if data(other) == data(name)]
                 templates = tuple((task.template, task.seed_name) for task in siblings)
             form = name, FewShotForm(few_shot.settings, templates)
-            new = few_shot_name(name, few_shot.settings.k)
+            new = few_shot_name(name, few_shot.settings)
             if new in tasks or forms.setdefault(new, form) != form:
                 raise UserError(
                     f"{mixture.path}: mixture '{mixture.name}': a task '{new}' exists already, with "
-                    "other settings. Give both the same settings, or another k."
+                    "other settings. Give both the same settings, or another k or suffix."
                 )
     return forms
 
@@ -216,7 +217,7 @@ def _rate_of(
     where = f"{mixture.path}: mixture '{mixture.name}'"
     base, cap = member.rate, member.cap or math.inf
     if base == "t0" and not name.endswith(SCORE_EVAL):
-        base = training_rates.get(name) or training_rates.get(re.sub(r"_\d+shot$", "", name))
+        base = training_rates.get(name) or training_rates.get(re.sub(_FEW_SHOT, "", name))
         if base is None:
             raise UserError(
                 f"{where}: the rate 't0' is for tasks with a prompt, and '{name}' has none. Write "

@@ -34,14 +34,15 @@ def task_name(dataset: str, subset: str | None, template: str, suffix: str = "")
     return re.sub(r"[^\w\d\._]+", "_", joined) + suffix
 
 
-def few_shot_name(task: str, k: int) -> str:
+def few_shot_name(task: str, few_shot: FewShot) -> str:
     """Returns the name of a task's few-shot form.
 
-    >>> few_shot_name("super_glue_rte_GPT_3_style_score_eval", 4)
+    >>> few_shot_name("super_glue_rte_GPT_3_style_score_eval", FewShot(k=4))
     'super_glue_rte_GPT_3_style_4shot_score_eval'
     """
-    suffix = SCORE_EVAL if task.endswith(SCORE_EVAL) else ""
-    return f"{task.removesuffix(SCORE_EVAL)}_{k}shot{suffix}"
+    form = f"{few_shot.k}shot" + (few_shot.suffix and f"_{few_shot.suffix}")
+    ranked = SCORE_EVAL if task.endswith(SCORE_EVAL) else ""
+    return f"{task.removesuffix(SCORE_EVAL)}_{form}{ranked}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +139,7 @@ class PromptedTask:
     def name(self) -> str:
         """The name of the plain task."""
         name = self.seed_name
-        return few_shot_name(name, self.few_shot.settings.k) if self.few_shot else name
+        return few_shot_name(name, self.few_shot.settings) if self.few_shot else name
 
     @property
     def seed_name(self) -> str:

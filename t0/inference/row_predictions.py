@@ -259,9 +259,10 @@ class RowTask:
                 while block := file.read(2**20):
                     digest.update(block)
         prompt = json.dumps(dataclasses.asdict(self.prompt.template) | {"where": ""})
-        if self.prompt.exemplars:
+        few_shot = self.prompt.few_shot
+        if self.prompt.exemplars or (few_shot and few_shot.outer_templates):
             shots = [dataclasses.asdict(shot) for shot in self.prompt.exemplars]
-            prompt += json.dumps([dataclasses.asdict(self.prompt.few_shot), shots])
+            prompt += json.dumps([dataclasses.asdict(few_shot), shots])
         return {
             "rows_sha256": digest.hexdigest(),
             "prompt": self.prompt.task,

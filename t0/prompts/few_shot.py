@@ -11,10 +11,11 @@ FLAN. This module neither reads nor draws rows (`t0.catalogue.exemplars`).
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from t0.config.plain_data import Count, Positive, Tokens, read_plain
+from t0.config.plain_data import Count, Tokens, read_plain
 from t0.errors import UserError, unknown_name
 from t0.prompts.render import Example
 
@@ -29,7 +30,7 @@ class FewShot:
         inputs_prefix INPUT x_y_delimiter targets_prefix final_suffix
 
     Attributes:
-      k: the number of exemplars that are drawn for a row.
+      k: the number of exemplars that are drawn for a row. 0 needs `outer_templates`.
       budget: the maximum number of tokens of the exemplars and the input together, without prefixes
         and separators, as in FLAN (1,920 there). None for no other limit than the length of the
         joined text, which always holds.
@@ -45,6 +46,9 @@ class FewShot:
       x_y_delimiter: the text between an input and its target.
       example_separator: the text after each exemplar.
       final_suffix: the text at the end.
+      outer_templates: texts around an input, with `{inputs}` and, if the choices are to be printed,
+        `{choices}`. Each row and its exemplars have a random one. INPUT above includes it. Empty for
+        none.
       length: the maximum number of tokens of the joined text, for tasks of a mixture. An evaluation
         uses the length of its run instead.
       same_template: whether exemplars have the row's template. If not, each has a random template of
@@ -52,9 +56,13 @@ class FewShot:
       order: None draws exemplars for each row by itself; "seqio" takes them in the order of SeqIO's
         `FewshotDataSource`, which may draw the row itself.
       store: whether a model that is trained on the task stores exemplars with its prompts.
+      suffix: the end of the task's name, after the number, such as "opt"; lower-case letters.
+
+    Raises:
+      ValueError: K is 0 without outer templates, or an outer template or the suffix is malformed.
     """
 
-    k: Positive
+    k: Count
     budget: Tokens | None = None
     split: str = "train"
     seed: Count = 0
@@ -66,10 +74,26 @@ class FewShot:
     x_y_delimiter: str = "\n\n"
     example_separator: str = "\n\n\n"
     final_suffix: str = ""
+    outer_templates: tuple[str, ...] = ()
     length: Tokens | None = None
     same_template: bool = True
     order: Literal["seqio"] | None = None
     store: bool = True
+    suffix: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.k and not self.outer_templates:
+            raise ValueError("k is 0; expected a whole number from 1, or `outer_templates`")
+        for template in self.outer_templates:
+            if (template.count("{inputs}"), template.count("{choices}")) not in ((1, 0), (1, 1)):
+                raise ValueError(
+                    f"the outer template {template[:80]!r} must have {{inputs}} once, and may have "
+                    "{choices} once"
+                )
+        if not re.fullmatch("[a-z]*", self.suffix):
+            raise ValueError(
+                f"suffix is {self.suffix[:80]!r}; expected lower-case letters, like opt"
+            )
 
     @property
     def separators(self) -> dict[str, str]:
@@ -78,6 +102,14 @@ class FewShot:
             "x_y_delimiter": self.x_y_delimiter + self.targets_prefix,
             "example_separator": self.example_separator + self.inputs_prefix,
         }
+
+    def apply_outer(self, number: int, inputs: str, choices: Sequence[str] | None) -> str:
+        """Puts the outer template of a number around an input, if there are outer templates."""
+        if not self.outer_templates:
+            return inputs
+        texts = {"{inputs}": inputs, "{choices}": "; ".join(choices or ())}
+        template = self.outer_templates[number]
+        return re.sub(r"\{(inputs|choices)\}", lambda match: texts[match[0]], template)
 
     def facts(self) -> dict[str, Any]:
         """Returns the facts for a results file: K, the seed, and other options if they are set."""
@@ -89,7 +121,7 @@ class FewShot:
 
 
 # The options for tasks of a mixture. Evaluations do not have them.
-MIXTURE_OPTIONS = ("length", "same_template", "order", "store")
+MIXTURE_OPTIONS = ("length", "same_template", "order", "store", "suffix")
 
 
 def read_few_shot(
@@ -114,7 +146,8 @@ def read_few_shot(
     try:
         return read_plain({"k": k, **options}, FewShot, where)
     except ValueError as error:
-        raise UserError(str(error)) from error
+        text = str(error)
+        raise UserError(text if text.startswith(where) else f"{where}: {text}") from error
 
 
 @dataclasses.dataclass(frozen=True)

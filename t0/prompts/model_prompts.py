@@ -66,9 +66,14 @@ class RecordedPrompt:
         return bool(self.template.answer_choices)
 
     def add_exemplars(self, example: Example, measure: TextMeasure) -> Example:
-        """Puts the first stored exemplars that fit before a rendered row."""
-        if not self.exemplars:
+        """Puts the first stored exemplars that fit before a rendered row.
+
+        The row has the first outer template, if there are any.
+        """
+        if self.few_shot is None:
             return example
+        inputs = self.few_shot.apply_outer(0, example.inputs, example.choices)
+        example = dataclasses.replace(example, inputs=inputs)
         fitting = count_fitting(self.few_shot, self.exemplars, example, measure)
         inputs = join_exemplars(self.few_shot, self.exemplars[:fitting], example.inputs)
         return dataclasses.replace(example, inputs=inputs)

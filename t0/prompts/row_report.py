@@ -122,7 +122,8 @@ class RowReport:
           prompt: the row's few-shot prompt; None if no exemplar fits and the row is dropped.
           index: the row's index in the split.
         """
-        self.exemplars[len(prompt.exemplars) if prompt else 0] += 1
+        if prompt is None or prompt.drawn:
+            self.exemplars[len(prompt.exemplars) if prompt else 0] += 1
         if prompt is None or prompt.is_cut:
             self.count(TOO_LONG if prompt else NO_EXEMPLAR, index)
         return prompt is not None

@@ -100,7 +100,7 @@ def _few_shot_task(zero_shot: str, prompts: FewShotPrompts) -> seqio.Task:
     source = copy.copy(task.source)
     source.reports = {}
     source.few_shot = prompts
-    return task.replace(name=few_shot_name(zero_shot, prompts.few_shot.k), source=source)
+    return task.replace(name=few_shot_name(zero_shot, prompts.few_shot), source=source)
 
 
 def _replace(task: seqio.Task) -> None:

@@ -329,7 +329,7 @@ def prompts_of_mixture(name: str | None, lengths: Mapping[str, int]) -> ModelPro
             feature = task.output_features["inputs"]
             vocabulary = feature.vocabulary.sentencepiece_model_file
             few_shot = source.few_shot and source.few_shot.few_shot
-            name = few_shot_name(source.seed_name, few_shot.k) if few_shot else source.seed_name
+            name = few_shot_name(source.seed_name, few_shot) if few_shot else source.seed_name
             recorded[name] = RecordedPrompt(
                 name,
                 "/".join(filter(None, (source.dataset, source.subset))),

@@ -124,6 +124,35 @@ def test_records_equal_those_of_the_general_engine(register, tmp_path, monkeypat
     )
 
 
+@pytest.mark.parametrize("k", [0, 2])
+def test_records_with_outer_templates_equal_those_of_the_general_engine(
+    register, tmp_path, monkeypatch, k
+):
+    # No row is too long for a zero-shot task, whose inputs are truncated.
+    register(k=k, outer_templates=("Say {inputs} ok", "{choices}: {inputs}"), length=40 if k else 3)
+    table = cache_into(tmp_path / "ranges")
+    monkeypatch.setattr(work_plan, "has_own_form", lambda task, options: False)
+    cache_into(tmp_path / "general")
+    ours = read(tmp_path / "ranges")
+    assert ours == read(tmp_path / "general")
+    assert ("Exemplars:" in table) == bool(k)
+    texts = [
+        example.features.feature["inputs_pretokenized"].bytes_list.value[0].decode()
+        for example in ours[f"mine_ask_{k}shot/validation.tfrecord-00000-of-00001"]
+    ]
+    starts = [text.rpartition("\n\n\n")[2][:8] for text in texts]
+    assert {*starts} == {"Say nigh", "no; yes:"}
+
+
+def test_cache_with_other_outer_templates_is_stale(register, tmp_path):
+    for templates in ([], ["Say {inputs}"], ["Do {inputs}"]):
+        register(k=1, outer_templates=tuple(templates))
+        task = seqio.TaskRegistry.get("mine_ask_1shot")
+        prompt = provenance.provenance(task, ["validation"], [])["prompt"]["few_shot"]
+        assert ("outer_templates" in prompt) == bool(templates)
+        assert all(template in prompt for template in templates)
+
+
 def test_exemplars_may_have_the_templates_of_other_tasks(register, tmp_path):
     register(same_template=False)
     cache_into(tmp_path / "out", "mine_ask_3shot")

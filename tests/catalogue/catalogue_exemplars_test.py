@@ -133,7 +133,57 @@ def test_rows_without_room_become_zero_shot_or_are_dropped(task):
     assert prompt(prompts(task, none_fits, k=2, if_none_fits="drop"), task) is None
 
 
+OUTER = ("First: {inputs}", "{inputs} Options: {choices}.", "{inputs} Third:")
+
+
+def outer_number(text):
+    (number,) = [
+        n for n, key in enumerate(("First:", "Options: no; yes; maybe.", "Third:")) if key in text
+    ]
+    return number
+
+
+def test_outer_template_is_drawn_for_each_row_and_its_exemplars_share_it(task):
+    task = task()
+    plain, maker = prompts(task, k=3), prompts(task, k=3, outer_templates=OUTER)
+    numbers = []
+    for index in range(24):
+        made, bare = prompt(maker, task, index=index), prompt(plain, task, index=index)
+        assert [e.row for e in made.exemplars] == [e.row for e in bare.exemplars]
+        *shots, last = made.inputs.split("\n\n\n")
+        numbers.append(outer_number(last))
+        assert [outer_number(shot) for shot in shots] == numbers[-1:] * 3
+        assert prompt(prompts(task, k=3, outer_templates=OUTER), task, index=index) == made
+    assert {*numbers} == {0, 1, 2}
+    # Pinned, because tasks that were trained on must stay reproducible.
+    assert numbers[:6] == [2, 0, 1, 1, 1, 2]
+
+
+def test_zero_shot_rows_get_an_outer_template_and_are_never_left_out(task):
+    task, none_fits = task(), TextMeasure(len, lambda inputs, answers: False)
+    settings = {"k": 0, "outer_templates": OUTER, "if_none_fits": "drop"}
+    maker = prompts(task, none_fits, **settings)
+    made = [prompt(maker, task, index=index) for index in range(24)]
+    assert made[0].exemplars == ()
+    assert (made[0].drawn, made[0].is_cut) == (0, False)
+    shots = prompts(task, k=3, outer_templates=OUTER)
+    for index, each in enumerate(made):
+        assert prompt(shots, task, index=index).inputs.endswith(f"{each.inputs}\n\n")
+    assert {each.inputs for each in made[:2]} <= {
+        "First: text 0?",
+        "text 0? Options: no; yes; maybe.",
+        "text 0? Third:",
+    }
+
+
+def test_stored_exemplars_have_the_first_outer_template(task):
+    stored = prompts(task(), k=2, outer_templates=OUTER).stored_exemplars()
+    assert [outer_number(exemplar.inputs) for exemplar in stored] == [0, 0]
+
+
 def test_impossible_settings_are_refused(task):
+    with pytest.raises(UserError, match="mine_open has no answer choices, so an outer template"):
+        prompts(task("open"), k=2, outer_templates=OUTER)
     with pytest.raises(UserError, match="25 exemplars, but its split 'train' has only 24 rows"):
         prompts(task(), k=25)
     with pytest.raises(UserError, match="mine_open has no answer choices, so its labels cannot"):

@@ -16,6 +16,15 @@ def write_own(folder):
         "counted": {"tasks": ["moods_.*", "super_glue_cb_can_we_infer_score_eval"]},
         "fixed": {"tasks": ["moods_which", "moods_which_1shot"], "rate": 7},
         "shots": {"tasks": ["moods_which"], "few_shot": {"of": ["moods_.*"], "k": 1}},
+        "options": {
+            "tasks": [{"task": "moods_which_1shot_opt", "rate": "t0"}],
+            "few_shot": {
+                "of": ["moods_.*"],
+                "k": 1,
+                "suffix": "opt",
+                "outer_templates": ["{inputs} {choices}"],
+            },
+        },
     }
     (folder / "mixtures.yaml").write_text(json.dumps(mixtures))
 
@@ -35,9 +44,12 @@ def test_catalogue_listing_equals_registered_tasks_and_rates(imported, tmp_path,
             mixture = seqio.MixtureRegistry.get(name)
             wanted = [(task.name, mixture.get_rate(task)) for task in mixture.tasks]
             assert listing.members(name) == wanted
+    assert listing.members("options") == [("moods_which_1shot_opt", 2.0)]
     assert dict(listing.members("counted")) == {
         "moods_which": 2.0,
         "moods_which_1shot": 2.0,
+        "moods_which_1shot_opt": 2.0,
+        "moods_which_1shot_opt_score_eval": 2.0,
         "moods_which_1shot_score_eval": 2.0,
         "moods_which_score_eval": 2.0,
         "super_glue_cb_can_we_infer_score_eval": 250.0,

@@ -24,8 +24,8 @@ MODULES = {
 }
 COMMANDS = (*MODULES, "accelerate", "python")
 # Examples that do not train one model with the TensorFlow engine.
-OTHERS = {"adapters", "infer", "mmlu", "seq2seq_trainer"}
-NO_PLOT = {"custom_model", "infer", "mmlu", "seq2seq_trainer"}
+OTHERS = {"adapters", "flan_t0", "infer", "mmlu", "seq2seq_trainer"}
+NO_PLOT = {"custom_model", "flan_t0", "infer", "mmlu", "seq2seq_trainer"}
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/run.sh"))
 
 # What is appended to each command to make it short, and the example whose model it needs.
@@ -43,6 +43,7 @@ FEW_STEPS = {
     "translation": (["--finetune_steps=4", *VALIDATED], "pretrain"),
     "infer": (["--gin.BATCH_SIZE=2"], "own_prompts"),
     "mmlu": (["--limit=4"], "own_prompts"),
+    "flan_t0": (["--dry_run"], None),
     "seq2seq_trainer": (["--max_steps=4", "--batch=4", "--cpu"], None),
 }
 RANKED = {"t0_finetune": 5, "own_prompts": 2, "custom_model": 2}  # tasks
@@ -118,7 +119,9 @@ def test_example_command_lines_are_valid(name, tmp_path, monkeypatch, empty_gin,
         else:
             steps.append(flags.finetune_steps)
     # What is appended to the command reaches the training, the first to run.
-    assert steps[:1] == {"infer": [None], "mmlu": [], "seq2seq_trainer": []}.get(name, [4])
+    assert steps[:1] == {"infer": [None], "flan_t0": [], "mmlu": [], "seq2seq_trainer": []}.get(
+        name, [4]
+    )
 
 
 def _called(name, tmp_path):
@@ -160,6 +163,34 @@ def _run_modules(name, folder, monkeypatch):
 
 def _text(path):
     return path.read_text(encoding="utf-8")
+
+
+def test_flan_example_has_flans_rates_and_every_prompt_of_its_datasets(monkeypatch):
+    from t0.catalogue import catalogue_entries
+    from t0.catalogue.listing import read_listing
+
+    monkeypatch.setenv("T0_DATA_DIR", str(EXAMPLES / "flan_t0"))
+    listing = read_listing()
+    datasets = ("cos_e", "ropes", "social_i_qa", "web_questions")
+    tasks = [entry.task for entry in catalogue_entries() if entry.task.dataset in datasets]
+    whole = dict(listing.members("t0_flan"))
+    for form, k in (("zs", 0), ("fs", 5)):
+        # FLAN adds choices to prompts of its type "multiple choice, separated options".
+        plain = {f"{task.name}_{k}shot": min(20_000, task.size("train")) for task in tasks}
+        hidden = {
+            f"{task.name}_{k}shot"
+            for task in tasks
+            if task.template.answer_choices and not task.template.choices_in_prompt
+        }
+        options = {name + "_opt" * (name in hidden): rate for name, rate in plain.items()}
+        assert dict(listing.members(f"t0_{form}noopt")) == plain
+        assert dict(listing.members(f"t0_{form}opt")) == options
+        # The four mixtures have equal weights.
+        total = sum(plain.values())
+        for name, rate in (plain | options).items():
+            copies = (name in plain) + (name in options)
+            assert whole.pop(name) == pytest.approx(copies * rate / total)
+    assert not whole
 
 
 def test_example_error_message_without_data_names_what_is_missing(tmp_path):

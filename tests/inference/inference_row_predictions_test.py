@@ -118,6 +118,21 @@ def test_predict_puts_the_stored_exemplars_before_the_input(task, tmp_path):
     assert "few_shot" not in ModelPrompts({}, "", (prompt(*FIXED),)).to_json()
 
 
+@pytest.mark.parametrize("k", [0, 1])
+def test_predict_puts_the_first_outer_template_around_the_input(task, tmp_path, k):
+    shots = (Exemplar(0, "Q: shot", "good"),) * k
+    few_shot = FewShot(k=k, outer_templates=("Q: {inputs} {choices}", "{inputs}!"))
+    stored = dataclasses.replace(task.prompt, few_shot=few_shot, exemplars=shots)
+    (tmp_path / "prompts.json").write_text(
+        ModelPrompts({"inputs": 90, "targets": 16}, "v.model", (stored,)).to_json()
+    )
+    (read_back,) = read_model_prompts(str(tmp_path)).prompts
+    changed = dataclasses.replace(task, prompt=read_back)
+    (_, example), *_ = changed.examples()
+    row = 'Q: film, "0" Good? bad; good'
+    assert example.inputs == (f"Q: shot\n\ngood\n\n\n{row}\n\n" if k else row)
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -68,6 +68,15 @@ def test_without_exemplars_the_input_is_unchanged():
     assert join_exemplars(FewShot(k=2, inputs_prefix="Q: "), [], "e") == "e"
 
 
+def test_outer_template_puts_texts_around_the_input_and_reads_no_braces_in_it():
+    few_shot = FewShot(k=0, outer_templates=("{choices} for {inputs} {x}", "Q: {inputs}"))
+    assert (
+        few_shot.apply_outer(0, "{choices}?", ["a", "{inputs}"]) == "a; {inputs} for {choices}? {x}"
+    )
+    assert few_shot.apply_outer(1, "It", None) == "Q: It"
+    assert FewShot(k=1).apply_outer(0, "It", None) == "It"
+
+
 def test_facts_are_k_the_seed_and_changed_options():
     assert FewShot(k=4).facts() == {"num_fewshot": 4, "fewshot_seed": 0}
     assert FewShot(k=4, seed=7, budget=1920).facts() == {
@@ -88,7 +97,13 @@ def test_facts_are_k_the_seed_and_changed_options():
         (2, {"budget": float("nan")}, "mine.budget is nan; expected a finite number"),
         (2, {"balance": "label"}, "mine.balance is 'label'; expected 'labels'"),
         (2, {"exclude_self": "no"}, "mine.exclude_self is 'no'; expected True or False"),
-        (0, {}, "mine.k is 0; expected a whole number from 1"),
+        (0, {}, "mine: k is 0; expected a whole number from 1, or `outer_templates`"),
+        (-1, {}, "mine.k is -1"),
+        (2, {"outer_templates": "Q: {inputs}"}, "mine.outer_templates"),
+        (2, {"outer_templates": ["Q: "]}, "mine: the outer template 'Q: ' must have {inputs} once"),
+        (2, {"outer_templates": ["{inputs}{inputs}"]}, "must have {inputs} once"),
+        (2, {"outer_templates": ["{inputs}{choices}{choices}"]}, "may have {choices} once"),
+        (2, {"suffix": "No opt"}, "mine: suffix is 'No opt'; expected lower-case letters"),
     ],
 )
 def test_bad_settings_are_refused(k, options, message):

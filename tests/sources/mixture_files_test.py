@@ -103,6 +103,7 @@ def test_mixture_file_few_shot_settings():
         ("m: {tasks: [a], few_shot: {of: [a]}}", "key 'few_shot' must be like"),
         ("m: {tasks: [a], few_shot: {of: ['('], k: 4}}", "'few_shot'.*unterminated subpattern"),
         ("m: {tasks: [a], few_shot: {of: [a], k: 0}}", "k is 0; expected a whole number from 1"),
+        ("m: {tasks: [a], few_shot: {of: [a], k: 1, outer_templates: [Q]}}", "outer template 'Q'"),
         ("m: {tasks: [a], few_shot: {of: [a], k: .nan}}", "k is nan; expected a finite number"),
         ("m: {tasks: [a], few_shot: {of: [a], k: 4, budget: -1}}", "budget is -1; expected"),
         ("m: {tasks: [a], few_shot: {of: [a], k: 4, seeds: 1}}", "'seeds'. Did you mean 'seed'?"),

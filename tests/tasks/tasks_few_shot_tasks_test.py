@@ -40,8 +40,10 @@ def records(name, split="validation"):
 
 
 def test_few_shot_names():
-    assert few_shot_name("a_b", 4) == "a_b_4shot"
-    assert few_shot_name("a_b_score_eval", 4) == "a_b_4shot_score_eval"
+    assert few_shot_name("a_b", FewShot(k=4)) == "a_b_4shot"
+    assert few_shot_name("a_b_score_eval", FewShot(k=4)) == "a_b_4shot_score_eval"
+    assert few_shot_name("a_b", FewShot(k=4, suffix="opt")) == "a_b_4shot_opt"
+    assert few_shot_name("a_score_eval", FewShot(k=4, suffix="opt")) == "a_4shot_opt_score_eval"
 
 
 def test_both_forms_of_a_prompt_have_the_same_exemplars():
