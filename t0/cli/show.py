@@ -189,8 +189,12 @@ def _few_shot_prompts(task: Any, few_shot: Any, length: int, tokens: Any) -> Any
             lambda text: len(tokens.ids(text)),
             lambda text, answers: len(tokens.ids(text)) <= length,
         )
-    rows = list(task.open(few_shot.split).rows())
-    return FewShotPrompts(task, few_shot, rows, measure, templates)
+    rows, order = list(task.open(few_shot.split).rows()), None
+    if few_shot.order:  # SeqIO's order needs TensorFlow
+        from t0.tasks.seqio_order import exemplar_order
+
+        order = exemplar_order(task, few_shot)
+    return FewShotPrompts(task, few_shot, rows, measure, templates, order)
 
 
 def _open_split(task: Any, requested: str | None) -> tuple[str, Any]:

@@ -26,8 +26,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from t0.catalogue import SCORE_EVAL, PromptedTask
 from t0.catalogue.exemplars import FewShotPrompts
 from t0.catalogue.prompted_task import FewShotForm, few_shot_name, open_rows
@@ -35,7 +33,7 @@ from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.errors import AbsentData, UserError
 from t0.prompts import CompiledTemplate, Example, RowReport, Template, compile_template
 from t0.prompts.few_shot import Exemplar, describe_exemplars
-from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, count_stored
 from t0.prompts.row_report import NOTED
 from t0.sources import (
     SplitRows,
@@ -49,7 +47,7 @@ from t0.sources import (
 from t0.sources.column_kinds import source_kinds
 from t0.tasks.metrics import plain_metrics, reads_text
 from t0.tasks.ordered_source import TEXT, TEXTS, OrderedSource
-from t0.tasks.seqio_order import seqio_order
+from t0.tasks.seqio_order import exemplar_order
 from t0.tasks.vocabulary import t5_features, tokenized, vocabulary_measure
 
 
@@ -362,11 +360,7 @@ def few_shot_prompts(source: PromptedSource, form: FewShotForm) -> FewShotPrompt
         return _exemplar_rows(source.dataset, source.subset, split, tuple(data_dirs()))
 
     measure = vocabulary_measure(form.settings.length)
-
-    def order(split: str) -> np.ndarray:
-        train_rows, rows = (source.open(name).num_rows for name in (form.settings.split, split))
-        return seqio_order(train_rows, rows, k=form.settings.k, seed=form.settings.seed)
-
+    order = exemplar_order(source, form.settings)
     return FewShotPrompts(source, form.settings, read_rows, measure, form.templates, order)
 
 
@@ -384,7 +378,8 @@ def _stored_exemplars(source: PromptedSource) -> tuple[Exemplar, ...]:
         return ()
     try:
         # A new object, so that a training run does not keep the rows of all datasets in memory.
-        return few_shot_prompts(source, form).stored_exemplars()
+        exemplars = few_shot_prompts(source, form).stored_exemplars()
+        return exemplars[: count_stored(form.settings, exemplars)]
     except AbsentData as error:  # a run may have only the cache
         _print_once(f"note: no exemplars are stored for predictions: {error}")
         return ()

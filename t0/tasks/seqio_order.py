@@ -6,9 +6,23 @@ SeqIO shuffles the split with the exemplars within a buffer, repeats it, and put
 of K rows before the rows. A split that is not shuffled itself has the seed 0 there.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
+from t0.catalogue.prompted_task import PromptedRows
 from t0.compat import seqio, tf
+from t0.prompts.few_shot import FewShot
+
+
+def exemplar_order(task: PromptedRows, few_shot: FewShot) -> Callable[[str], np.ndarray]:
+    """Returns the function of a split that `FewShotPrompts` calls for its `order`."""
+
+    def order(split: str) -> np.ndarray:
+        train_rows, rows = (task.open(name).num_rows for name in (few_shot.split, split))
+        return seqio_order(train_rows, rows, k=few_shot.k, seed=few_shot.seed)
+
+    return order
 
 
 def seqio_order(train_rows: int, rows: int, *, k: int, seed: int) -> np.ndarray:
