@@ -21,8 +21,9 @@ import os
 import posixpath
 import sys
 import tempfile
+import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from t0.caching import cache_files, parts, workers
@@ -59,6 +60,8 @@ from t0.errors import UserError, interruptible, printable, write_reason
 from t0.files import OutputError, paths, publishing
 from t0.progress import ProgressLine
 
+# How often parts are counted while Apache Beam makes them.
+POLL_SECONDS = 5.0
 DIRECT_RUNNER = ["--runner=DirectRunner"]
 # A run of at most this many rows starts no workers, because starting them would take as long as the
 # work itself.
@@ -348,7 +351,7 @@ class _Run:
         outcomes, jobs = self._begin()
         yield from outcomes
         ended = {outcome.split for outcome in outcomes}
-        yield from run_on_beam(
+        made = run_on_beam(
             {split: spec for split, spec in self.work.specs.items() if split not in ended},
             self.results,
             jobs,
@@ -361,6 +364,38 @@ class _Run:
                 self.selection.output_cache_dir, f"run.{publishing.unfinished_tag()}"
             ),
         )
+        with self._counting_parts(jobs):
+            outcomes = list(made)  # all of them exist when the pipeline has ended
+        yield from outcomes
+
+    @contextlib.contextmanager
+    def _counting_parts(self, jobs: Iterable[RowRange | ShardRun | JoinParts]) -> Iterator[None]:
+        """Counts the rows whose parts have appeared, because few runners report their progress."""
+        waiting = {
+            spec.part_path("", job.start, job.stop): job.stop - job.start
+            for job in jobs
+            if isinstance(job, RowRange)
+            for spec in job.specs
+        }
+
+        def count() -> None:
+            with contextlib.suppress(OSError):
+                appeared = waiting.keys() & set(paths.list_names(self.parts_dir))
+                self._count(sum(map(waiting.pop, appeared)))
+
+        def follow() -> None:
+            while not ended.wait(POLL_SECONDS):
+                count()
+
+        ended = threading.Event()
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            follower.join()
+            count()
 
     def _count(self, rows: int) -> None:
         note = f"{self.finished}/{len(self.plan.tasks)} tasks, {self.examples:,} examples"

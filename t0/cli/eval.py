@@ -283,7 +283,7 @@ def _run(checkpoint: Any, vocabulary: str | None, evaluation: Any) -> None:
     from t0.config import flags
     from t0.files.any_path import any_path
     from t0.run import command, whole_evaluation
-    from t0.tasks.few_shot_tasks import vocabulary_measure
+    from t0.tasks.vocabulary import vocabulary_measure
 
     prepared, own = checkpoint.prepare(), checkpoint.vocabulary
     if own and not vocabulary and (caution := tokenizer.caution(any_path(own))):

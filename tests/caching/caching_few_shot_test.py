@@ -101,9 +101,12 @@ def cache_into(folder, *tasks, **options):
 )
 def test_records_equal_those_of_the_general_engine(register, tmp_path, monkeypatch, settings):
     register(**settings)
-    table = cache_into(tmp_path / "ranges")
+    # The general engine does not look for characters that the vocabulary does not have.
+    table = re.sub(r"(; )?inputs: .*", "", cache_into(tmp_path / "ranges"))
     monkeypatch.setattr(work_plan, "has_own_form", lambda task, options: False)
-    assert cache_into(tmp_path / "general") == table
+    assert [line.rstrip() for line in cache_into(tmp_path / "general").split("\n")] == [
+        line.rstrip() for line in table.split("\n")
+    ]
     ours, general = read(tmp_path / "ranges"), read(tmp_path / "general")
     assert ours == general
     k = settings.get("k", 3)

@@ -20,6 +20,7 @@ def files(root):
     }
 
 
+@pytest.mark.slow
 def test_beam_caching_writes_the_same_bytes(cache_here, tmp_path):
     tasks = ("toy_lines", "toy_function")
     cache_here(tmp_path / "here", *tasks)
@@ -121,6 +122,21 @@ def test_beam_caching_of_prompted_tasks(with_data, cache_here, tmp_path, monkeyp
     cache_here(tmp_path / "here", *tasks)
     cache_here(tmp_path / "beam", *tasks, pipeline_options=options)
     assert files(tmp_path / "here") == files(tmp_path / "beam")
+
+
+def test_beam_caching_counts_rows_while_the_pipeline_runs(
+    with_data, cache_here, tmp_path, monkeypatch
+):
+    counted = []
+    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(work_plan, "MIN_ROWS", 200)
+    monkeypatch.setattr(
+        running.ProgressLine, "count", lambda self, number, **rest: counted.append(number)
+    )
+    beam = ["--runner=DirectRunner", "--direct_num_workers=1"]
+    runs = cache_here(tmp_path, "weather_plain", splits=["train"], pipeline_options=beam)
+    assert sum(counted) == runs[0].stats["examples"] == 1203
+    assert len([number for number in counted if number]) > 1
 
 
 @pytest.mark.slow

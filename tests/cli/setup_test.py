@@ -197,7 +197,7 @@ def test_setup_without_network_says_how_to_install(checkout):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--with", "jax"], "--with jax: choose from torch, hf, tpu"),
+        (["--with", "jax"], "--with jax: choose from torch, hf, quantized, tpu"),
         (["--python=3.12"], "--python takes 3.10 or 3.11"),
         (["--wiht", "hf"], "unknown option --wiht"),
     ],
@@ -238,6 +238,7 @@ def make_image(folder, version="2.15.1"):
     return str(folder / "bin" / "python")
 
 
+@pytest.mark.slow
 def test_setup_does_not_reinstall_packages_of_the_image(checkout, tmp_path):
     python = make_image(tmp_path / "image", "2.15.1+tpu")
     packages = tmp_path / "image" / "dist-packages"

@@ -62,7 +62,7 @@ def test_hyphens_stand_for_underscores_in_names_of_flags(parser):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["x", "--taks=3"], "unknown flag '--taks'. Did you mean --tasks?"),
+        (["x", "--taks=3"], "unknown flag '--taks'. Did you mean --tasks"),
         (["x", "--zzzzzz"], "unknown flag '--zzzzzz'. `t0 eval --help`"),
         (["x", "y"], "unexpected argument 'y'"),
         (["x", "--engine=jax"], "argument --engine: invalid choice: 'jax'"),

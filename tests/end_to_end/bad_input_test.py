@@ -56,6 +56,7 @@ def test_unwritable_model_dir_is_refused(command, tmp_path):
     assert f"the model directory {tmp_path}/file/model cannot be written" in text
 
 
+@pytest.mark.slow
 def test_missing_cache_error_has_the_caching_command(command, server, world, tmp_path):
     cache = tmp_path / "cache"
     cached = ["--module_import=t0.seqio_tasks", f"--additional_task_cache_dirs={cache}"]

@@ -204,6 +204,7 @@ def measured(command, pretrained, own_data, out, *words):
     )
 
 
+@pytest.mark.slow
 def test_eval_measures_perplexity_of_tasks_without_metrics(
     command, pretrained, own_data, tmp_path, server
 ):

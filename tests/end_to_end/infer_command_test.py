@@ -55,6 +55,7 @@ def test_inference_of_a_mixture_writes_a_file_per_task(infer, tmp_path, world):
     assert "beam_size 1, now 4" in infer(tmp_path, "--gin.BEAM_SIZE=4", status=2).err
 
 
+@pytest.mark.slow
 def test_inference_sharded_or_interrupted_gives_same_predictions(infer, tmp_path):
     (tmp_path / "in.txt").write_text("".join(f"Report number {n}: much rain\n" for n in range(9)))
     settings = {"INPUT_FILE": f"'{tmp_path}/in.txt'", "BEAM_SIZE": 3, "BATCH_SIZE": 2}

@@ -1,5 +1,6 @@
 """The arithmetic of T5's objectives, held against T5's own preprocessors and against itself."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5.data import preprocessors as t5_preprocessors
 
-from t0.feeding import objectives, pretraining
+from t0.feeding import data_spec, objectives, pretraining
 from t0.feeding.token_files import Ragged
 from tests.feeding.tiny_texts import examples_of_t5, restored
 
@@ -139,6 +140,22 @@ def our_examples(step, features, lengths, ends=True):
     task = seqio.Task("any", source, features, preprocessors=steps)
     objective = objectives.objective_of(task, lengths)
     return lambda documents: pretraining.examples(objective, lengths, documents, seeded())
+
+
+def test_objective_makes_features_that_are_not_required(features, clean_registries):
+    optional = {name: dataclasses.replace(x, required=False) for name, x in features.items()}
+    seqio.TaskRegistry.add(
+        "optional",
+        source=seqio.FunctionDataSource(lambda split, shuffle_files: None, splits=["train"]),
+        preprocessors=[
+            seqio.CacheDatasetPlaceholder(),
+            t5_preprocessors.span_corruption,
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        output_features=optional,
+    )
+    spec = data_spec.data_spec("optional", {"inputs": 64, "targets": 40}, use_cached=False)
+    assert dict(spec.lengths) == {"inputs": 64, "targets": 40}
 
 
 @pytest.mark.parametrize(

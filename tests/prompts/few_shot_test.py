@@ -80,7 +80,7 @@ def test_facts_are_k_the_seed_and_changed_options():
 @pytest.mark.parametrize(
     ("k", "options", "message"),
     [
-        (2, {"sed": 1}, "unknown option of mine 'sed'. Did you mean 'seed'?"),
+        (2, {"sed": 1}, "unknown option of mine 'sed'. Did you mean 'seed' or 'store'?"),
         (2, {"k": 3}, "unknown option of mine 'k'"),
         (2, {"seed": -1}, "mine.seed is -1; expected a whole number from 0"),
         (2, {"seed": 1.5}, "mine.seed is 1.5"),

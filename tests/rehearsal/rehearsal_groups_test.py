@@ -55,6 +55,7 @@ def sums(lowered):
     return [step.detail.tolist() for step in program.steps if step.kind in COLLECTIVES]
 
 
+@pytest.mark.slow
 def test_collective_groups_of_v3_8():
     lowered = lowered_with("v3-8.gin", 2)
     assert group_faults(lowered) == []
