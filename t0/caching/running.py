@@ -110,6 +110,7 @@ def cache(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="t0_caching_"))
         plan = make_plan(selection, registered(out, opened), tag, folder=folder)
         parts_dir, kept_parts = (posixpath.join(f, f"{PARTS}.{tag}") for f in (folder, out))
+        stack.callback(_remove_unfinished, parts_dir)
         work = plan_work(plan.splits, options, parts_dir, opened, setup)
         # The inputs are recorded before the data is read. If the data changes during the run, the
         # next run then finds that the cache is stale.
@@ -140,8 +141,6 @@ def cache(
                 outcomes = run.carry_out(results)
             paths.remove(kept_parts)
         finally:
-            if not parts.any_whole(parts_dir):
-                paths.remove(parts_dir)
             for task in plan.tasks.values():
                 paths.remove(task.staging)
     print_outcomes(outcomes, file, options.lengths)
@@ -183,6 +182,12 @@ def registered(output_cache_dir: str, opened: OpenedSplits) -> Catalogue:
         rows_of=opened.rows_of,
         changes_of=changes_of,
     )
+
+
+def _remove_unfinished(parts_dir: str) -> None:
+    """Removes a directory of parts if it has no part that a later run may take over."""
+    if not parts.any_whole(parts_dir):
+        paths.remove(parts_dir)
 
 
 def _tidy_up(plan: CachePlan, selection: CacheSelection, parts_dir: str) -> None:

@@ -46,6 +46,7 @@ from t0.catalogue.prompted_task import check_columns
 from t0.compat import seqio
 from t0.errors import AbsentData, UserError, original
 from t0.files import paths, write_whole
+from t0.files.publishing import make_folder
 from t0.prompts import text_fields
 from t0.sources.json_lines import skips_bad_rows
 from t0.tasks import PromptedSource
@@ -288,7 +289,7 @@ def _few_shot_task(
 ) -> tuple[ExemplarTask | None, dict[str, Any]]:
     """Returns the task for the jobs, and an entry for a part's key; None and {} if zero-shot.
 
-    SeqIO's order of the exemplars is stored once, next to the caches.
+    SeqIO's order of the exemplars is stored once, with the parts.
 
     Raises:
       UserError: if the rows of the exemplars cannot be read.
@@ -301,8 +302,9 @@ def _few_shot_task(
     if settings.order:
         counts = exemplars.num_rows, opened.rows(_data(source, split)).num_rows
         numbers = "-".join(map(str, (*counts, settings.k, settings.seed)))
-        order = posixpath.join(posixpath.dirname(parts_dir), f"seqio_order.{numbers}.int32")
+        order = posixpath.join(parts_dir, f"seqio_order.{numbers}.int32")
         if not paths.exists(order):
+            make_folder(parts_dir)
             write_whole(order, seqio_order(*counts, k=settings.k, seed=settings.seed).tobytes())
     task = ExemplarTask(
         split,

@@ -33,10 +33,9 @@ from t0.catalogue.sentence_pieces import UNKNOWN, Tokens, describe_unknown, voca
 from t0.config import starter_settings
 from t0.errors import UserError
 from t0.files import checked_name, publishing
-from t0.files.any_path import binary
 from t0.files.paths import sha256
-from t0.files.untrusted import parsed_json
 from t0.prompts import LONGEST_PRINTED, is_missing, read_template_file
+from t0.sources.json_lines import JsonLines
 
 LABEL = "label"
 STEPS = 400
@@ -118,7 +117,11 @@ def write(
         with publishing.writing(folder):
             os.makedirs(posixpath.join(staging, "data", plan.name))  # noqa: PTH103
         written = write_data(plan, staging, splits)
-        lengths, written["notes"] = measure(plan.name, staging, plan.vocabulary)
+        templates, rows = (
+            posixpath.join(staging, "data", plan.name, file)
+            for file in ("templates.yaml", "train.jsonl")
+        )
+        lengths, written["notes"] = measure(plan.name, templates, rows, vocabulary=plan.vocabulary)
         settings = starter_settings.StarterSettings(
             ".", plan.name, plan.vocabulary, lengths, flags, digests(plan.name, staging)
         )
@@ -329,7 +332,9 @@ def _mixtures(plan: StarterFolder) -> str:
     )
 
 
-def measure(name: str, folder: str, vocabulary: str | None) -> tuple[dict[str, int], list[str]]:
+def measure(
+    name: str, templates: str, rows: str, *, vocabulary: str | None
+) -> tuple[dict[str, int], list[str]]:
     """Counts the tokens of the first rows of a starter folder, and chooses the sequence lengths.
 
     The lengths are chosen so that at most 1% of the inputs and no targets are truncated. But a
@@ -337,16 +342,17 @@ def measure(name: str, folder: str, vocabulary: str | None) -> tuple[dict[str, i
 
     Args:
       name: the dataset's name.
-      folder: the starter folder, with rows and prompts.
+      templates: the path of `templates.yaml`.
+      rows: the path of `train.jsonl`.
       vocabulary: see `StarterFolder`.
 
     Returns:
       (sequence lengths of inputs and targets in tokens, notes for the user).
 
     Raises:
-      UserError: no prompt renders one of these rows.
+      UserError: a file cannot be read, or no prompt renders one of these rows.
     """
-    tokens, data = Tokens(vocabulary) if vocabulary else None, posixpath.join(folder, "data", name)
+    tokens = Tokens(vocabulary) if vocabulary else None
 
     def count(text: str) -> int:
         # Without a vocabulary, the number is estimated. In English, a token has about four
@@ -355,35 +361,37 @@ def measure(name: str, folder: str, vocabulary: str | None) -> tuple[dict[str, i
 
     tasks = [
         PromptedTask(name, None, template, {}, {})
-        for template in read_template_file(posixpath.join(data, "templates.yaml")).templates
+        for template in read_template_file(templates).templates
     ]
     counts, targets, choices = [], {}, {}
-    rows = cut = breaks = 0
+    measured = cut = breaks = 0
     unknown: Counter[str] = Counter()
-    with binary(posixpath.join(data, "train.jsonl")) as file:
-        for line, rows in zip(file, range(1, _ROWS_MEASURED + 1), strict=False):  # noqa: B007
-            row = parsed_json(line)
-            examples = [*filter(None, (task.compiled.example(row, 0) for task in tasks))]
-            counts += [count(example.inputs) for example in examples]
-            for example in examples:
-                choices |= dict.fromkeys(example.choices or ())
-                targets |= dict.fromkeys(example.choices or [example.targets])
-            cut += any(example.cut for example in examples)
-            breaks += any(
-                isinstance(value, str) and "\n" in value.strip() for value in row.values()
-            )
-            if tokens and any(UNKNOWN in tokens.ids(example.inputs) for example in examples):
-                tokens.characters.count("\n".join(e.inputs for e in examples), unknown)
+    for row in JsonLines(Path(rows)).rows(0, _ROWS_MEASURED):
+        measured += 1
+        examples = [*filter(None, (task.compiled.example(row, 0) for task in tasks))]
+        counts += [count(example.inputs) for example in examples]
+        for example in examples:
+            choices |= dict.fromkeys(example.choices or ())
+            targets |= dict.fromkeys(example.choices or [example.targets])
+        cut += any(example.cut for example in examples)
+        breaks += any(isinstance(value, str) and "\n" in value.strip() for value in row.values())
+        if tokens and any(UNKNOWN in tokens.ids(example.inputs) for example in examples):
+            tokens.characters.count("\n".join(e.inputs for e in examples), unknown)
     if not counts:
-        raise UserError(f"{data}: no prompt of templates.yaml renders a row of train.jsonl")
+        raise UserError(
+            f"{templates}: expected prompts that render the rows of {rows}; none renders one of the "
+            f"first {measured:,}. Correct the prompts or the rows"
+        )
     notes = vocabulary_notes(tokens, list(choices)) if tokens else []
     if unknown:
-        notes.append(f"of the first {rows:,} rows, {describe_unknown(unknown)}")
+        notes.append(f"of the first {measured:,} rows, {describe_unknown(unknown)}")
     if breaks and tokens and tokens.ids("a\nb") == tokens.ids("a b"):
-        notes.append(f"line breaks become spaces ({breaks:,} of the first {rows:,} rows have some)")
+        notes.append(
+            f"line breaks become spaces ({breaks:,} of the first {measured:,} rows have some)"
+        )
     if cut:
         notes.append(
-            f"{cut:,} of the first {rows:,} rows have a text that is cut at "
+            f"{cut:,} of the first {measured:,} rows have a text that is cut at "
             f"{LONGEST_PRINTED:,} characters; `truncate: false` in templates.yaml prints it whole"
         )
     counts.sort()

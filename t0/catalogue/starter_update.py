@@ -5,9 +5,10 @@
         replaced = choose_files(settings, staging, replace_edited=False)
         lengths, notes = update(settings, staging, replaced, vocabulary=None, flags={})
 
-A file of the folder is only replaced if `t0 init` would now write other content than before. If the
-user has also edited such a file, the user must agree (`replace_edited`). A starter folder of an
-earlier version does not record its content, so every file that differs counts as edited.
+A file of the folder is only replaced if it is missing, or if `t0 init` would now write other content
+than before. If the user has edited such a file too, the user must agree (`replace_edited`). A
+starter folder of an earlier version does not record its content, so that every file that differs
+counts as edited.
 """
 
 import contextlib
@@ -59,8 +60,9 @@ def choose_files(settings: StarterSettings, staging: str, *, replace_edited: boo
     """
     now = starter_folder.digests(settings.name, settings.folder)
     new = starter_folder.digests(settings.name, staging)
-    replaced = [f for f in new if new[f] not in (settings.written.get(f), now.get(f))]
-    edited = [file for file in replaced if now.get(file) != settings.written.get(file)]
+    changed = [f for f in new if new[f] not in (settings.written.get(f), now.get(f))]
+    replaced = [file for file in new if file in changed or file not in now]
+    edited = [f for f in replaced if f in now and now[f] != settings.written.get(f)]
     if edited and not replace_edited:
         raise UserError(
             f"{settings.folder}: the data changed, and --update would replace "
@@ -78,7 +80,9 @@ def update(
     vocabulary: str | None,
     flags: Mapping[str, str],
 ) -> tuple[dict[str, int], list[str]]:
-    """Replaces files, measures the lengths, and writes them to `starter.json`.
+    """Measures the lengths, replaces files, and writes the lengths to `starter.json`.
+
+    If the lengths cannot be measured, no file is replaced.
 
     Args:
       settings: the settings of the folder.
@@ -90,17 +94,28 @@ def update(
     Returns:
       see `starter_folder.measure`.
     """
-    written = dict(settings.written)
+    data = f"data/{settings.name}"
+    templates, rows = (
+        str(Path(staging if staging and file in replaced else settings.folder, file))
+        for file in (f"{data}/templates.yaml", f"{data}/train.jsonl")
+    )
+    lengths, notes = starter_folder.measure(settings.name, templates, rows, vocabulary=vocabulary)
+    # A file of an interrupted update is in the folder already, but not in `starter.json`.
+    now = starter_folder.digests(settings.name, settings.folder)
+    new = starter_folder.digests(settings.name, staging) if staging else {}
+    written = {file: new[file] for file in new if file in replaced or new[file] == now[file]}
     with publishing.writing(settings.folder):
         for file in replaced:
+            Path(settings.path(file)).parent.mkdir(parents=True, exist_ok=True)
             Path(staging, file).replace(settings.path(file))
-    now = starter_folder.digests(settings.name, settings.folder)
-    written |= {file: now[file] for file in replaced}
-    lengths, notes = starter_folder.measure(settings.name, settings.folder, vocabulary)
-    new = dataclasses.replace(
-        settings, vocabulary=vocabulary, lengths=lengths, flags_of_init=flags, written=written
+    updated = dataclasses.replace(
+        settings,
+        vocabulary=vocabulary,
+        lengths=lengths,
+        flags_of_init=flags,
+        written={**settings.written, **written},
     )
-    publishing.write_whole(settings.path(FILE), new.text())
+    publishing.write_whole(settings.path(FILE), updated.text())
     _remove_old_lengths(settings)
     return lengths, notes
 

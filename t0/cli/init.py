@@ -99,8 +99,8 @@ def _update(args: argparse.Namespace) -> int:
     staging, replaced, flags, notes = None, [], settings.flags_of_init, []
     with contextlib.ExitStack() as stack:
         if args.data:
-            for flag, value in flags.items():
-                setattr(args, flag, getattr(args, flag) or value)
+            for flag in ("text", "label", "choices"):  # no other flag that the file may name
+                setattr(args, flag, getattr(args, flag) or flags.get(flag))
             args.name = settings.name
             plan, splits, notes = _read_plan(args)
             flags = _flags_of(args, plan)

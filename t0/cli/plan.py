@@ -99,10 +99,12 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
 def reworded(words: Sequence[str]) -> list[str]:
     """Rewrites --gin.NAME=VALUE, and --config of `t0 train`, as flags that argparse can parse."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", nargs="?", type=Path)
+    parser.add_argument("--config", nargs="?", type=Path, const=Path())
     args, others = parser.parse_known_args(list(command_flags.gin_words_as_params(words)))
     if args.config is None:
         return others
+    if args.config == Path():  # without a value, which is an error of the verb's parser
+        return ["--config", *others]
     content = read_yaml(args.config, count_values=True) if args.config.is_file() else None
     is_training = isinstance(content, Mapping) and "mixture" in content
     return [f"--{'train_' * is_training}config={args.config}", *others]

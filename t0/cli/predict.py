@@ -55,6 +55,11 @@ def main(args: argparse.Namespace) -> int:
     other_folders.check(any_path(args.model))
     prompts_folder = model_prompts.find_model_folder(args.model)
     if prompts_folder is None:
+        if not paths.exists(args.model):
+            raise UserError(
+                f"{args.model} does not exist; expected a model directory of a training run, or a "
+                "checkpoint in it"
+            )
         raise UserError(
             f"{args.model} has no recorded prompts ({model_prompts.FILE}). A training run on "
             "prompted tasks records them: start its command again, or predict inputs that you have "

@@ -19,7 +19,7 @@ from typing import Any
 from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading
 from t0.files.paths import read_bytes
-from t0.files.untrusted import check_bucket, parsed_json
+from t0.files.untrusted import check_bucket, checked_name, parsed_json
 
 FILE = "starter.json"
 
@@ -66,8 +66,8 @@ def find_starter_folder(path: str | Path) -> StarterSettings | None:
     """Returns the settings of the starter folder at or above a path; None if there is none.
 
     Raises:
-      UserError: the folder's `starter.json` is malformed, or its vocabulary is in a bucket that the
-        command line does not name.
+      UserError: the folder's `starter.json` is malformed, its name is not safe in a path, or its
+        vocabulary is in a bucket that the command line does not name.
     """
     if "://" in str(path):
         return None
@@ -89,6 +89,7 @@ def _read(folder: Path) -> StarterSettings:
         raise UserError(
             f"{path} is malformed ({error}): restore it, or delete it and set all flags yourself"
         ) from error
+    checked_name(settings.name, "dataset", path)  # a part of paths that `--update` writes
     check_bucket(settings.vocabulary or "", path, f"add --vocab={settings.vocabulary}")
     return settings
 

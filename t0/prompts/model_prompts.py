@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from t0.config.plain_data import Tokens, read_plain
 from t0.errors import UserError, reading, unknown_name
@@ -134,6 +134,16 @@ class ModelPrompts:
         return matches[0]
 
 
+def count_stored(few_shot: FewShot, exemplars: Sequence[Exemplar]) -> int:
+    """Returns how many of the first exemplars `prompts.json` may contain."""
+    size = 0
+    for number, exemplar in enumerate(exemplars[:_MOST_EXEMPLARS]):
+        size += len(join_exemplars(few_shot, [exemplar], ""))
+        if size > _MOST_CHARACTERS:
+            return number
+    return min(len(exemplars), _MOST_EXEMPLARS)
+
+
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
@@ -167,12 +177,13 @@ def read_model_prompts(folder: str) -> ModelPrompts:
         if recorded.schema != 1 or not recorded.prompts or recorded.lengths.keys() != _FEATURES:
             raise ValueError("expected schema 1, prompts, and the lengths of inputs and targets")
         for each in recorded.prompts:
-            size = sum(len(shot.inputs) + len(shot.targets) for shot in each.exemplars)
-            most = each.few_shot.k if each.few_shot else 0
-            if len(each.exemplars) > most or size > _MOST_CHARACTERS:
+            most = min(each.few_shot.k, _MOST_EXEMPLARS) if each.few_shot else 0
+            fitting = count_stored(each.few_shot, each.exemplars) if most else 0
+            if len(each.exemplars) > min(most, fitting):
+                size = sum(len(shot.inputs) + len(shot.targets) for shot in each.exemplars)
                 raise ValueError(
                     f"{each.task} has {len(each.exemplars):,} exemplars of {size:,} characters; "
-                    f"expected at most {most:,} of {_MOST_CHARACTERS:,} characters"
+                    f"expected at most {most:,} of {_MOST_CHARACTERS:,} characters, with separators"
                 )
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}. Start the training again") from error
@@ -183,5 +194,5 @@ def read_model_prompts(folder: str) -> ModelPrompts:
     return dataclasses.replace(recorded, prompts=tuple(templates))
 
 
-_MOST_CHARACTERS = 2**20  # of a prompt's exemplars
+_MOST_EXEMPLARS, _MOST_CHARACTERS = 1_000, 2**20  # of a prompt
 _FEATURES = {"inputs", "targets"}

@@ -18,6 +18,7 @@ The page cannot load anything else.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,8 +267,17 @@ def _make_run_record(run: EvaluatedRun) -> dict[str, Any]:
         "step": run.step,
         "results": printable(str(run.path)),
         "others": [printable(str(path)) for path in run.other_paths],
-        "run": dict(run.facts),
+        "run": _replace_nan(run.facts),
     }
+
+
+def _replace_nan(value: Any) -> Any:
+    """Returns plain data in which NaN and infinities, which JSON does not have, are None."""
+    if isinstance(value, Mapping):
+        return {name: _replace_nan(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_nan(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # Warnings about the data.

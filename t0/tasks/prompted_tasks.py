@@ -33,7 +33,7 @@ from t0.compat import seqio, t5_metrics, t5_postprocessors, t5_preprocessors, tf
 from t0.errors import AbsentData, UserError
 from t0.prompts import CompiledTemplate, Example, RowReport, Template, compile_template
 from t0.prompts.few_shot import Exemplar, describe_exemplars
-from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt
+from t0.prompts.model_prompts import ModelPrompts, RecordedPrompt, count_stored
 from t0.prompts.row_report import NOTED
 from t0.sources import (
     SplitRows,
@@ -377,7 +377,8 @@ def _stored_exemplars(source: PromptedSource) -> tuple[Exemplar, ...]:
         return ()
     try:
         # A new object, so that a training run does not keep the rows of all datasets in memory.
-        return few_shot_prompts(source, form).stored_exemplars()
+        exemplars = few_shot_prompts(source, form).stored_exemplars()
+        return exemplars[: count_stored(form.settings, exemplars)]
     except AbsentData as error:  # a run may have only the cache
         _print_once(f"note: no exemplars are stored for predictions: {error}")
         return ()

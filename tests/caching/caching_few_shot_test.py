@@ -13,14 +13,16 @@ from seqio import experimental
 from t0.caching import CacheSelection, RecordOptions, Setup, cache, estimate, provenance, work_plan
 from t0.catalogue import PromptedTask
 from t0.catalogue.prompted_task import FewShotForm
+from t0.cli import main as cli
 from t0.errors import UserError
-from t0.prompts import read_template_file
+from t0.prompts import model_prompts, read_template_file
 from t0.prompts.few_shot import FewShot
 from t0.prompts.model_prompts import read_model_prompts
 from t0.sources.mixture_files import read_mixtures
 from t0.tasks import task_definitions
 from t0.tasks.few_shot_tasks import add_mixture_tasks
 from t0.tasks.prompted_tasks import prompts_of_mixture
+from t0.tasks.seqio_order import seqio_order
 from t0.testing import train_vocabulary, write_dataset
 from t0.training import model_directory
 from tests.caching.caching_prompted_rows_test import read
@@ -245,6 +247,7 @@ def test_seqios_order_equals_its_few_shot_source(register, tmp_path):
     texts = {"x_y_delimiter": "", "inputs_prefix": "Q: ", "targets_prefix": " A:"}
     register(order="seqio", k=3, seed=5, example_separator=" ## ", **texts)
     cache_into(tmp_path / "out", "mine_ask_3shot")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine_ask_3shot"]
     few_shot = seqio.TaskRegistry.get("mine_ask_3shot").source
     zero_shot = copy.copy(few_shot)
     zero_shot.few_shot = None
@@ -306,3 +309,21 @@ def test_training_stores_exemplars_and_says_so(register, tmp_path, capsys):
     register(seed=9)
     assert prompts_of_mixture("mine_ask_3shot", lengths).prompts[0].exemplars == ()
     assert "no exemplars are stored for predictions" in capsys.readouterr().err
+
+
+def test_training_stores_no_more_exemplars_than_predictions_read(register, tmp_path, monkeypatch):
+    monkeypatch.setattr(model_prompts, "_MOST_EXEMPLARS", 2)
+    register()
+    prompts = prompts_of_mixture("mine_ask_3shot", {"inputs": 64, "targets": 8})
+    assert len(prompts.prompts[0].exemplars) == 2
+    (tmp_path / "prompts.json").write_text(prompts.to_json())
+    (stored,) = read_model_prompts(str(tmp_path)).prompts
+    assert stored.exemplars == prompts.prompts[0].exemplars
+
+
+def test_show_prints_the_exemplars_of_seqios_order(register, tmp_path, capsys):
+    mixture = "m: {tasks: [mine_ask_2shot], few_shot: {of: [mine_ask], k: 2, order: seqio}}"
+    (tmp_path / "data" / "mixtures.yaml").write_text(mixture)
+    assert cli.main(["show", "mine_ask_2shot", "--split=validation", "--row=3"]) == 0
+    first, second = seqio_order(40, 9, k=2, seed=0)[6:8]
+    assert f"2 exemplars, rows {first}, {second}" in " ".join(capsys.readouterr().out.split())

@@ -99,3 +99,79 @@ def test_init_update_replaces_rows_and_edited_files_only_with_yes(init, tmp_path
 def test_init_update_refuses(init, films, words, text):
     status, _, err = init(*words)
     assert (status, text in err) == (2, True)
+
+
+def test_init_update_that_cannot_measure_changes_nothing(init, tmp_path, films):
+    data = films({"n": 9, "review text": "a new film", "sentiment": "no"})
+    templates = tmp_path / "films" / "data" / "films" / "templates.yaml"
+    templates.write_text(templates.read_text() + "x: [")
+    files = files_of(tmp_path)
+    status, _, err = init("films", data, "--update")
+    assert (status, "films/data/films/templates.yaml:" in err) == (2, True)
+    assert files_of(tmp_path) == files
+
+
+def test_init_update_after_an_interrupted_update_keeps_no_file_as_edited(init, tmp_path, films):
+    settings = tmp_path / "films" / "starter.json"
+    before, data = settings.read_text(), films({"n": 9, "review text": "new", "sentiment": "no"})
+    assert init("films", data, "--update")[0] == 0
+    settings.write_text(before)  # it is written last
+    assert init("films", data, "--update")[0] == 0
+    assert "edited" not in init("films", "--update")[1]
+
+
+@pytest.mark.parametrize("file", ["templates.yaml", "train.jsonl", "validation.jsonl"])
+def test_init_update_writes_missing_files_if_the_data_is_set(init, tmp_path, films, file):
+    path = tmp_path / "films" / "data" / "films" / file
+    content = path.read_bytes()
+    path.unlink()
+    if file != "validation.jsonl":
+        status, _, err = init("films", "--update")
+        assert (status, f"films/data/films/{file}: cannot be read" in err) == (2, True)
+    status, out, _ = init("films", films(), "--update")
+    assert (status, f"# replaced: data/films/{file}\n" in out) == (0, True)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("{", "line 2"), ("[]", "line 2"), ('{"n": 1}', "line 2: has no column 'review_text'")],
+)
+def test_init_update_names_the_line_of_a_malformed_row(init, tmp_path, films, line, text):
+    rows = tmp_path / "films" / "data" / "films" / "train.jsonl"
+    first, *rest = rows.read_text().splitlines()
+    rows.write_text("\n".join([first, line, *rest]))
+    status, _, err = init("films", "--update")
+    assert (status, f"films/data/films/train.jsonl, {text}" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil", "/tmp/evil", "a/b", "", "a\0b", "\ud800", "films_.*"]
+)
+def test_init_update_and_show_refuse_a_starter_folder_with_an_unsafe_name(
+    init, tmp_path, films, name
+):
+    settings = tmp_path / "films" / "starter.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"name": name}))
+    files = files_of(tmp_path)
+    for words in (["--update"], [films(), "--update"]):
+        status, _, err = init("films", *words)
+        assert (status, "cannot be the name of a dataset" in err) == (2, True)
+    assert files_of(tmp_path) == files
+
+
+def test_init_update_takes_only_the_columns_and_choices_from_starter_json(init, tmp_path, films):
+    settings = tmp_path / "films" / "starter.json"
+    fields = json.loads(settings.read_text())
+    fields["flags_of_init"] |= {"yes": "1", "skip_bad_rows": "1", "unknown": "x"}
+    settings.write_text(json.dumps(fields))
+    (tmp_path / "films" / "data" / "films" / "train.jsonl").write_text("{}\n")
+    data = films({"n": 9, "review text": "a new film", "sentiment": "no"})
+    status, _, err = init("films", data, "--update")
+    assert (status, "add --yes" in err) == (2, True)
+
+
+def test_init_update_stores_the_absolute_path_of_a_vocabulary(init, tmp_path, films):
+    assert init("films", "--update", "--vocab=v.model")[0] == 0
+    fields = json.loads((tmp_path / "films" / "starter.json").read_text())
+    assert fields["vocabulary"] == str(tmp_path / "v.model")

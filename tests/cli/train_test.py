@@ -279,6 +279,12 @@ def test_plan_reads_the_run_of_a_config_file(composed, tmp_path, capsys, more, a
     assert json.loads(planned(capsys, *command, "--engine=torch", *card)[1].out) == plan
 
 
+def test_plan_of_config_without_a_file_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "--gpu=a100-80", "--config"])
+    assert "argument --config: expected one argument" in capsys.readouterr().err
+
+
 def test_plan_of_a_config_file_names_wrong_keys(composed, tmp_path, capsys):
     (tmp_path / "run.yaml").write_text(CONFIG + "lrr: 1\n")
     with pytest.raises(SystemExit):

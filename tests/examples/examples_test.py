@@ -67,6 +67,21 @@ def test_example_folders_are_all_tested_and_listed():
     assert sorted(listed) == NAMES
 
 
+def test_mmlu_files_with_a_byte_order_mark_and_missing_files(tmp_path):
+    def prepare():
+        words = [sys.executable, EXAMPLES / "mmlu" / "prepare.py", tmp_path, tmp_path / "data"]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert "no file test/SUBJECT_test.csv" in prepare().stderr
+    for split in ("test", "dev"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / f"law_{split}.csv").write_text("Why?,a,b,c,d,A\n", "utf-8-sig")
+        printed = prepare().stderr
+        assert printed == "" if split == "dev" else "law_dev.csv is missing" in printed
+    rows = (tmp_path / "data" / "mmlu" / "law" / "train.csv").read_text("utf-8").splitlines()
+    assert rows == ["question,A,B,C,D,answer", "Why?,a,b,c,d,A"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_example_has_command_readme_and_plot(name):
     folder = EXAMPLES / name

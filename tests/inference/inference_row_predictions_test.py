@@ -133,11 +133,19 @@ def test_predict_puts_the_first_outer_template_around_the_input(task, tmp_path, 
     assert example.inputs == (f"Q: shot\n\ngood\n\n\n{row}\n\n" if k else row)
 
 
+NOTHING = {"row": 0, "inputs": "", "targets": ""}
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         ({"exemplars": [{"row": 0, "inputs": "a", "targets": "b"}] * 4}, "4 exemplars of 8 char"),
         ({"exemplars": [{"row": 0, "inputs": "a" * 2**21, "targets": "b"}]}, "1 exemplars of 2,0"),
+        ({"few_shot": {"k": 10**6}, "exemplars": [NOTHING] * 1001}, "1,001 exemplars of 0 char"),
+        (
+            {"few_shot": {"k": 2, "final_suffix": "a" * 2**21}, "exemplars": [NOTHING]},
+            "1 exemplars",
+        ),
         ({"exemplars": [["a", "b"]]}, "exemplars"),
         ({"exemplars": [{"row": 0, "inputs": {"a": 1}, "targets": "b"}]}, "inputs"),
         ({"few_shot": None, "exemplars": [{"row": 0, "inputs": "a", "targets": "b"}]}, "at most 0"),

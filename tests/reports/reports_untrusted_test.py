@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import json
+import math
 import os
 import re
 
@@ -222,6 +223,22 @@ def test_results_with_huge_integers_are_refused(folder, evaluation):
     path = Decoded(folder, step=1).add("a", {"em": 10**400}, [], examples=10**30).write()
     with pytest.raises(UserError, match="examples is 1000.*; expected a whole number"):
         read_runs([path])
+
+
+@pytest.mark.usefixtures("rough_pictures")
+def test_facts_that_are_no_numbers_of_json_are_null(evaluation, tmp_path, capsys):
+    facts = {"nan": math.nan, "options": [{"infinity": -math.inf}], "huge": 10**400}
+    path = evaluation(**facts).add("a", "b", "c", [example_line(0, [-1.0, -3.0], 0)]).write()
+    written = json.loads(
+        write_report([path], tmp_path / "out").json.read_text(), parse_constant=int
+    )
+    assert t0_main.main(["report", str(path), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=int)
+    assert printed == written
+    assert (
+        printed["runs"][0]["run"].items()
+        >= {"nan": None, "options": [{"infinity": None}], "huge": 10**400}.items()
+    )
 
 
 @pytest.mark.parametrize(
