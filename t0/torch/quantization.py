@@ -2,7 +2,7 @@
 
     layer = FrozenLinear(512, 1024, "nf4")      # 4 bits of each weight; "int8" for 8
     layer.fill(weight)                          # float32 [1024, 512]
-    layer(x)                                    # for any x [..., 512]
+    layer.forward(x)                            # [..., 1024], for x [..., 512]
 
 A quantized weight is a buffer, not a parameter. FSDP does not shard buffers, so each process has
 the whole weight. Each product converts the weight to the type of activations, and so does the
