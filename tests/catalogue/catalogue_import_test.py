@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a process that imports TensorFlow
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = """
 dataset: moods

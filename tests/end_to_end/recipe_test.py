@@ -107,6 +107,7 @@ def test_rank_evaluation_equals_an_independent_forward_pass(task, scored, model_
     assert results["tasks"][task]["metrics"]["accuracy"] == pytest.approx(100 * judged)
 
 
+@pytest.mark.slow
 def test_report_of_rank_evaluation_results(scored, model_dir, world):
     out = world.folder / "report"
     done = world.run(

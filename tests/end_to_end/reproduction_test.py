@@ -36,6 +36,7 @@ def rows_of(folder):
     return {row["title"]: row for row in content["rows"]}
 
 
+@pytest.mark.slow
 def test_reproduction_compares_sample_with_published_values(reproduce, sample, tmp_path):
     words = ("--skip_absent", f"--output={tmp_path}", "--limit=2", *SMALL)
     done = reproduce(*words, data=sample)

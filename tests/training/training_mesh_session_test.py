@@ -243,6 +243,7 @@ def test_warm_start_new_layers_are_those_that_gin_names():
     assert patterns_of_new_layers([*old, "encoder/block_000/task_adapter/x"]) == []
 
 
+@pytest.mark.slow
 def test_resume_with_another_configuration_is_refused(tmp_path, capsys):
     run(tmp_path, 2)
     with pytest.raises(UserError) as error:

@@ -11,7 +11,6 @@ from t0.mesh.gather_embedding import bind_gather_embedding
 from t0.rehearsal.virtual_pod import disable_graph_rewrites
 from t0.training import mesh_session
 from t0.training.graph import build
-from tests.helpers.cases import one_quick
 from tests.training import tiny_training as tiny
 
 SIZES = ("d_model = 64", "d_ff = 160", "d_kv = 16", "num_heads = 4", "num_layers = 2")
@@ -33,10 +32,9 @@ def peak_of_run(metadata):
     return most
 
 
-@pytest.mark.parametrize("model", one_quick(["t5.1.1.tiny", "t5.1.0.small"]))
-@pytest.mark.parametrize(
-    "lengths", one_quick([{"inputs": 256, "targets": 64}, {"inputs": 64, "targets": 96}])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["t5.1.1.tiny", "t5.1.0.small"])
+@pytest.mark.parametrize("lengths", [{"inputs": 256, "targets": 64}, {"inputs": 64, "targets": 96}])
 def test_step_memory_estimate_is_near_tensorflow_allocation(model, lengths):
     spec = tiny.training_spec(rows=8, params=SIZES, model=model)
     spec = dataclasses.replace(spec, sequence_length=lengths)
