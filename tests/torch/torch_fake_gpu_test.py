@@ -158,7 +158,7 @@ def test_fake_gpu_memory_of_an_adapter_on_a_quantized_base_is_as_planned(
 @pytest.mark.parametrize(
     ("size", "gradients", "limit"),
     [
-        pytest.param("xl", FUSED, 14.4, marks=pytest.mark.exhaustive),
+        pytest.param("xl", FUSED, 14.4, marks=pytest.mark.slow),
         pytest.param("xl", OFFLOAD, 14.4, marks=pytest.mark.exhaustive),
         pytest.param("xxl", FUSED, 72, marks=pytest.mark.exhaustive),
         pytest.param("xxl", OFFLOAD, 72, marks=pytest.mark.exhaustive),
