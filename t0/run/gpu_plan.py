@@ -81,8 +81,6 @@ class _Run:
         """Returns the memory of each process, if it computes `count` microbatches."""
         processes, lengths = processes or self.gpus, self.read["sequence_length"]
         rows = self.read["batch_size"] // processes // count
-        plain = not switches.recompute and switches.gradients == "keep"
-        plain = plain and (self.adapter is None or self.adapter.base == "full")
         return memory.needed(
             self.shape,
             self.optimizer,
@@ -90,7 +88,7 @@ class _Run:
             switches,
             processes=processes,
             microbatches=count,
-            replays=processes == 1 and plain and not self.choices,
+            replays=memory.can_replay(switches, self.adapter, processes, choices=self.choices),
             adapter=self.adapter,
         )
 

@@ -128,6 +128,22 @@ def count_microbatches(rows: int, microbatches: int, processes: int) -> int:
     return next(count for count in range(least, own + 1) if own % count == 0)
 
 
+def can_replay(
+    switches: MemorySwitches, adapter: AdapterSpec | None, processes: int, *, choices: bool
+) -> bool:
+    """Returns whether the steps of a run can be replayed as CUDA graphs.
+
+    Recomputation restores the state of the random number generator, which is impossible in CUDA
+    graphs. The logits of answer choices are computed only at tokens, whose number differs between
+    batches, but the shapes of a CUDA graph are fixed. Steps on a quantized base run eagerly.
+
+    Args:
+      choices: whether the loss includes losses of answer choices.
+    """
+    plain = not switches.recompute and switches.gradients == "keep" and not choices
+    return plain and processes == 1 and (adapter is None or adapter.base == "full")
+
+
 def needed(
     shape: ModelShape,
     optimizer: ConfiguredSpec,

@@ -353,14 +353,10 @@ class TorchEngine:
 
     def _replays(self, switches: memory.MemorySwitches) -> bool:
         """Returns whether steps are replayed as CUDA graphs."""
-        # Recomputation restores the state of the random number generator, which is impossible in
-        # CUDA graphs. The logits of answer choices are computed only at tokens, whose number
-        # differs between batches, but the shapes of a CUDA graph are fixed.
-        choices = bool(self._spec.choice_losses)
-        quantized = self._spec.adapter and self._spec.adapter.base != "full"
-        allowed = self._compute.replays and not switches.recompute and not choices
-        allowed = allowed and switches.gradients == "keep" and not quantized
-        return allowed and self._world.size == 1 and self._world.device.type in cuda_graphs.DEVICES
+        spec, world = self._spec, self._world
+        allowed = self._compute.replays and world.device.type in cuda_graphs.DEVICES
+        choices = bool(spec.choice_losses)
+        return allowed and memory.can_replay(switches, spec.adapter, world.size, choices=choices)
 
     def _choose_switches(self, shape: T5Spec) -> tuple[memory.MemorySwitches, memory.Needed]:
         """Chooses the options that save memory but need more time.
