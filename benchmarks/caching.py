@@ -231,14 +231,19 @@ def table(results, workers):
     return "\n".join(lines)
 
 
-def main():
-    """Runs all programs, or the one that `--role` names."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_data_flags(parser):
+    """Adds the flags `--data_dir` and `--vocab`."""
     shared = ROOT.parent / "shared"
     parser.add_argument("--data_dir", default=os.environ.get("T0_DATA_DIR", shared / "data"))
     parser.add_argument(
         "--vocab", default=os.environ.get("T0_VOCAB", shared / "vocab" / "t5.spiece.model")
     )
+
+
+def main():
+    """Runs all programs, or the one that `--role` names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_data_flags(parser)
     parser.add_argument("--tasks", nargs="+", default=TASKS, help="regexes")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)

@@ -10,13 +10,12 @@ which is that of an input with four exemplars if all four are kept.
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks.caching import ROOT, median, run
+from benchmarks.caching import add_data_flags, median, run
 
 MIXTURE = "few: {tasks: [sciq_Multiple_Choice], few_shot: {of: ['super_glue_rte_.*'], k: 4%s}}\n"
 TASKS = {
@@ -29,11 +28,7 @@ AIM = 1.3
 def main():
     """Runs both programs in turns, and prints their times per token."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shared = ROOT.parent / "shared"
-    parser.add_argument("--data_dir", default=os.environ.get("T0_DATA_DIR", shared / "data"))
-    parser.add_argument(
-        "--vocab", default=os.environ.get("T0_VOCAB", shared / "vocab" / "t5.spiece.model")
-    )
+    add_data_flags(parser)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--options", default="", help="more keys of few_shot, such as 'budget: 1920'"

@@ -5,9 +5,9 @@
     bin/gpu_acceptance --device=cpu --small         # does it work? minutes on a processor
 
 Each part is a process with a time limit, which it prints. The parts that tell the most run first.
-When a part ends, its results are added to
-`gpu_acceptance.json` and `gpu_acceptance.md` in the folder --output, next to our goals. The program
-needs PyTorch, Transformers and pytest, but no TensorFlow, no network and no data.
+When a part ends, its results are added to `gpu_acceptance.json` and `gpu_acceptance.md` in the
+folder --output, next to our goals. The program needs PyTorch, Transformers and pytest, but no
+TensorFlow, no network and no data.
 """
 
 import argparse
