@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from t0.caching import workers
@@ -27,7 +26,6 @@ from t0.caching.running import chosen_workers, describe_plan, registered
 from t0.caching.work_plan import OpenedSplits, Work, plan_work
 from t0.compat import seqio
 from t0.errors import UserError, printable
-from t0.files import publishing
 from t0.text_tables import print_table
 
 SAMPLE_ROWS = 256
@@ -57,9 +55,7 @@ def estimate(
     for split in plan.splits:
         sums[split.task]["rows"] += split.rows or 0
     with tempfile.TemporaryDirectory(prefix="t0_estimate_") as folder:
-        parts_dir = str(Path(folder, "parts"))  # SeqIO's order of exemplars is stored next to it
-        publishing.make_folder(parts_dir)
-        work = plan_work(plan.splits, options, parts_dir, opened, setup)
+        work = plan_work(plan.splits, options, folder, opened, setup)
         seconds = _add_samples(work, setup, sums)
     rows = [(name, *map(_format, _NUMBERS, map(sums[name].get, _NUMBERS))) for name in sums]
     total = sum(sums.values(), Counter[str]())

@@ -400,19 +400,13 @@ class _TaskRecords:
 
     def finish(self, stop: int) -> dict[str, Any]:
         """Completes the part, and returns its counts. `stop` is the number after the last row."""
-        counts = dict(self.report.counts)
         return self._writer.finish(
             {
                 "start": self._start,
                 "stop": stop,
-                "rows": counts.pop("rows"),
                 "kept": self._kept,
                 record_rows.MASK: record_rows.pack_rows(self._rows, self._start, stop),
-                "counts": counts,
-                "labels": self.report.labels,
-                "first": self.report.first,
-                "answers": self.report.answers,
-                "exemplars": {str(k): count for k, count in self.report.exemplars.items()},
+                **self.report.totals(),
                 "tokens": self._tokens,
                 "max_tokens": self._longest,
                 "over": self._over,

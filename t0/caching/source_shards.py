@@ -193,12 +193,7 @@ def _counts(task: seqio.Task, job: ShardRun, made: int) -> dict[str, Any]:
     report = reports.get(split) if isinstance(reports, Mapping) else None
     if isinstance(report, RowReport):
         # Only sources of one shard count rows, so the counts belong to this job.
-        counts = dict(report.counts)
-        rows = counts.pop("rows")
-        names = ("labels", "first", "answers")
-        exemplars = {"exemplars": {str(k): count for k, count in report.exemplars.items()}}
-        every = {name: getattr(report, name) for name in names} | exemplars
-        return {"rows": rows, "counts": counts, **every}
+        return report.totals()
     empty = not made and not any(
         has_rows(task, split, shard, of=job.shards) for shard in range(job.start, job.stop)
     )

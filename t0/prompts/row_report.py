@@ -15,6 +15,7 @@ own templates keep such rows with the target `<NO LABEL>`, as the original does.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from t0.prompts.environments import LONGEST_PRINTED
 from t0.prompts.few_shot import FewShotPrompt
@@ -127,6 +128,18 @@ class RowReport:
         if prompt is None or prompt.is_cut:
             self.count(TOO_LONG if prompt else NO_EXEMPLAR, index)
         return prompt is not None
+
+    def totals(self) -> dict[str, Any]:
+        """Returns all counts as plain data with JSON's types. `rows` is not among the `counts`."""
+        counts = dict(self.counts)
+        return {
+            "rows": counts.pop("rows"),
+            "counts": counts,
+            "labels": self.labels,
+            "first": self.first,
+            "answers": self.answers,
+            "exemplars": {str(number): rows for number, rows in self.exemplars.items()},
+        }
 
     def count(self, key: str, index: int) -> None:
         """Counts a row for a key of `counts`."""
